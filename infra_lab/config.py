@@ -1,0 +1,68 @@
+"""The settings of an engine, checked once at construction.
+
+Answers "which knobs does a serving engine have, and what does each trade?".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infra_lab.errors import UsageError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What can be set about an engine.
+
+    Attributes:
+        block_size: tokens in one KV-cache block.
+        num_blocks: usable blocks in the pool; None derives it from `kv_cache_bytes`.
+        kv_cache_bytes: memory for the pool; None lets the engine choose a default.
+        max_num_seqs: requests that may run in one step.
+        max_num_batched_tokens: tokens that one step may compute (the token budget).
+        long_prefill_token_threshold: most prompt tokens of one request in one step; 0 is no cap.
+        enable_chunked_prefill: whether a prompt may be split over steps.
+        max_model_len: longest prompt + output; None takes the model's own limit.
+        enable_prefix_caching: whether full blocks are kept and found by their hash.
+        dtype: element type of weights and KV cache; "auto" is fp32 on a CPU and the
+            checkpoint's own type on a GPU.
+        device: "auto", "cpu" or "cuda".
+        seed: seeds requests that bring no seed of their own; None draws from the system.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    dtype: str = "auto"
+    device: str = "auto"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _require_at_least(name, getattr(self, name), 1)
+        for name in ("num_blocks", "kv_cache_bytes", "max_model_len"):
+            if getattr(self, name) is not None:
+                _require_at_least(name, getattr(self, name), 1)
+        _require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if self.num_blocks is not None and self.kv_cache_bytes is not None:
+            raise UsageError("num_blocks and kv_cache_bytes both size the KV pool: give one of them")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise UsageError(
+                f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
+                f"({self.max_num_batched_tokens}): every running request needs a token of the budget"
+            )
+
+
+def _require_at_least(name: str, value: int, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UsageError(f"{name} must be an integer of at least {minimum}, not {value!r}")

@@ -1,0 +1,31 @@
+"""Every error that a user of infra_lab can cause, in one small hierarchy.
+
+A message says what was given, what was wanted and what to do. Commands print it and exit
+with `exit_status`; nobody sees a traceback for their own mistake.
+"""
+
+
+class InfraLabError(Exception):
+    """Base of all errors meant for a person to read."""
+
+    exit_status = 1
+
+
+class UsageError(InfraLabError):
+    """A command or a function was called with arguments that make no sense."""
+
+    exit_status = 2
+
+
+class ModelNotFoundError(InfraLabError):
+    """No model answers to the given name; the message says how to get one."""
+
+
+class ModelLoadError(InfraLabError):
+    """A checkpoint exists but cannot be used: damaged, incomplete or unsupported."""
+
+
+class InvalidRequestError(InfraLabError, ValueError):
+    """One request is refused for its own fault; other requests are not touched."""
+
+    exit_status = 2

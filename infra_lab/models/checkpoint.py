@@ -1,0 +1,31 @@
+"""The one interface behind which GGUF files and Hugging Face folders look alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from infra_lab.models.config import ModelConfig
+
+
+class Checkpoint(Protocol):
+    """Weights under Hugging Face's parameter names, read one tensor at a time.
+
+    Tensors come dequantized, shaped [out_features, in_features] as Hugging Face stores
+    them, and laid out for rotate-half RoPE (a GGUF file's permuted q and k are put back).
+    """
+
+    path: Path
+    config: ModelConfig
+
+    def names(self) -> list[str]: ...
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Reads, dequantizes and casts one tensor.
+
+        Raises ModelLoadError naming the tensor when it is missing, of the wrong shape,
+        truncated or of an unsupported quantization type.
+        """
+        ...

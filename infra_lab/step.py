@@ -1,0 +1,94 @@
+"""What passes between the scheduler and the worker in one step.
+
+Torch-free on purpose: the scheduler is tested without weights, and these records could
+cross a process boundary as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from infra_lab.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """What a worker must know once about a request, sent with its first scheduled tokens.
+
+    `seed` is always set: the request's own, or one drawn by the engine at admission.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    sampling_params: SamplingParams
+    seed: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's share of a step: compute `token_ids` at positions
+    `num_computed_tokens`, `num_computed_tokens + 1`, ...
+
+    Attributes:
+        block_ids: the request's whole block table, long enough for all positions computed.
+        samples: whether the last of `token_ids` is the last known token, so that the worker
+            must sample the next one. A prefill chunk that is not the last one samples nothing.
+        prompt_logprobs_from: first position of this chunk whose successor is a prompt token
+            with log-probabilities still owed to the caller; None if none are owed.
+    """
+
+    request_id: str
+    token_ids: Sequence[int]
+    num_computed_tokens: int
+    block_ids: Sequence[int]
+    samples: bool
+    prompt_logprobs_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """Everything a worker needs to carry out one step.
+
+    `finished_request_ids` names requests that ended since the last step, so that the worker
+    may drop their state. A preempted request keeps its worker state: it will come back.
+    """
+
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
+    new_requests: list[NewRequest] = field(default_factory=list)
+    finished_request_ids: list[str] = field(default_factory=list)
+    preempted_request_ids: list[str] = field(default_factory=list)
+
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        return {item.request_id: len(item.token_ids) for item in self.scheduled}
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(len(item.token_ids) for item in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the chosen token's, its rank (1 is the likeliest),
+    and the `top` likeliest as (token id, log-probability), likeliest first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """What a step produced, by request id.
+
+    `sampled_token_ids` has a list for every request that sampled (one id each, more with
+    speculation). `logprobs` holds one entry per sampled id where asked for;
+    `prompt_logprobs` one entry per position from `prompt_logprobs_from` on, in order.
+    """
+
+    sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
