@@ -53,7 +53,9 @@ class EngineConfig:
                 _require_at_least(name, getattr(self, name), 1)
         _require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if self.num_blocks is not None and self.kv_cache_bytes is not None:
-            raise UsageError("num_blocks and kv_cache_bytes both size the KV pool: give one of them")
+            raise UsageError(
+                "num_blocks and kv_cache_bytes both size the KV pool: give one of them"
+            )
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.max_num_seqs > self.max_num_batched_tokens:

@@ -29,3 +29,11 @@ class InvalidRequestError(InfraLabError, ValueError):
     """One request is refused for its own fault; other requests are not touched."""
 
     exit_status = 2
+
+
+class ModelPullError(InfraLabError):
+    """A known model could not be fetched, or what came is not what was expected."""
+
+
+class ForeignKernelsError(InfraLabError, ImportError):
+    """`import kernels` finds another package of that name than infra-lab's own."""

@@ -62,7 +62,11 @@ class RequestMetrics:
 
     @property
     def tpot_s(self) -> float | None:
-        if self.num_output_tokens < 2 or self.first_token_time_s is None or self.last_token_time_s is None:
+        if (
+            self.num_output_tokens < 2
+            or self.first_token_time_s is None
+            or self.last_token_time_s is None
+        ):
             return None
         return (self.last_token_time_s - self.first_token_time_s) / (self.num_output_tokens - 1)
 

@@ -1,16 +1,64 @@
 """How the tokens of one request are chosen, and when it stops.
 
 Torch-free and validated at construction, so that a bad value is refused for that request
-alone before it reaches a batch.
+alone before it reaches a batch. Answers "what does each sampling parameter do, which values
+make sense, and which combinations contradict each other?". What depends on a model's
+vocabulary or context length is checked in `engine.input_processor`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import difflib
+import math
+import numbers
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+from infra_lab.errors import InvalidRequestError
+
+MAX_SEED = 2**63 - 1
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
+    """Every parameter is honoured or refused; none is silently ignored.
+
+    Numbers are normalised (`temperature=0` becomes 0.0, `top_k=-1` becomes 0, `stop="a"`
+    becomes `("a",)`), so two equal requests compare equal. Filters apply in the order
+    logit_bias, penalties, temperature, top_k, top_p, min_p.
+
+    Attributes:
+        n: samples to draw from one prompt, at least 1. Sample i is seeded with `seed + i`.
+        temperature: divides the logits, at least 0. Below 1 sharpens the distribution, above 1
+            flattens it; 0 is greedy: always the likeliest token.
+        top_k: keep only the k likeliest tokens; 0 (or -1) keeps all.
+        top_p: keep the smallest set of likeliest tokens whose probabilities reach top_p,
+            in (0, 1]; 1 keeps all.
+        min_p: drop tokens less likely than min_p times the likeliest one, in [0, 1]; 0 drops none.
+        repetition_penalty: for tokens of prompt and output, divides positive logits and
+            multiplies negative ones, above 0; 1 changes nothing.
+        presence_penalty: subtracted once from the logit of each token already in the output,
+            in [-2, 2].
+        frequency_penalty: subtracted once per occurrence in the output, in [-2, 2].
+        logit_bias: token id to a number in [-100, 100] that is added to its logit.
+        seed: 0 to 2**63 - 1 (what a signed 64-bit integer holds); the same seed gives the same
+            tokens whoever shares the batch. None lets the engine draw one.
+        max_tokens: most output tokens, at least 1; None is as many as the context holds.
+        min_tokens: output tokens before which neither EOS, a stop token id nor a stop string
+            may end the request, 0 to max_tokens.
+        stop: strings that end the output: a string or a sequence of non-empty strings.
+        stop_token_ids: token ids that end the output.
+        include_stop_str_in_output: whether the text keeps what stopped it.
+        ignore_eos: whether to go on after an end-of-sequence token.
+        logprobs: report this many likeliest tokens per output token, 0 to 20; 0 reports only the
+            chosen token's log-probability, None nothing.
+        prompt_logprobs: the same for the prompt's tokens.
+        skip_special_tokens: whether special tokens are left out of the text.
+    """
+
     n: int = 1
     temperature: float = 1.0
     top_k: int = 0
@@ -30,3 +78,182 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self._normalise_integers()
+        self._normalise_numbers()
+        self._normalise_collections()
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                _refuse(name, value, "true or false", "give a bool")
+        self._refuse_contradictions()
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> SamplingParams:
+        """Builds parameters from a mapping such as a decoded JSON object.
+
+        Keys of `logit_bias` may be strings of digits, as JSON has no integer keys. An unknown
+        name raises InvalidRequestError with the nearest known one.
+        """
+        if not isinstance(parameters, Mapping):
+            raise InvalidRequestError(
+                f"sampling parameters must be a mapping of names to values, "
+                f"not {type(parameters).__name__}"
+            )
+        known = [field.name for field in fields(cls)]
+        for name in parameters:
+            if name not in known:
+                raise InvalidRequestError(_unknown_parameter(name, known))
+        values = dict(parameters)
+        bias = values.get("logit_bias")
+        if isinstance(bias, Mapping):
+            values["logit_bias"] = {_integer_from_json_key(key): bias[key] for key in bias}
+        return cls(**values)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def _normalise_integers(self) -> None:
+        self._set("n", _integer("n", self.n, 1))
+        if self.top_k == -1 and not isinstance(self.top_k, bool):
+            self._set("top_k", 0)
+        self._set("top_k", _integer("top_k", self.top_k, 0, todo="give 0 to keep every token"))
+        self._set("min_tokens", _integer("min_tokens", self.min_tokens, 0))
+        if self.max_tokens is not None:
+            todo = "leave it at None for as many as the context holds"
+            self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1, todo=todo))
+        if self.seed is not None:
+            todo = "leave it at None for a random one"
+            self._set("seed", _integer("seed", self.seed, 0, MAX_SEED, todo=todo))
+        for name in ("logprobs", "prompt_logprobs"):
+            if (value := getattr(self, name)) is not None:
+                todo = "leave it at None for no log-probabilities"
+                self._set(name, _integer(name, value, 0, MAX_LOGPROBS, todo=todo))
+
+    def _normalise_numbers(self) -> None:
+        todo = "give 0 for greedy decoding or 1 for the model's own distribution"
+        self._set("temperature", _number("temperature", self.temperature, 0, todo=todo))
+        todo = "give 1 to keep every token"
+        self._set("top_p", _number("top_p", self.top_p, 0, 1, above=True, todo=todo))
+        todo = "give 0 to keep every token"
+        self._set("min_p", _number("min_p", self.min_p, 0, 1, todo=todo))
+        name, todo = "repetition_penalty", "give 1 for no penalty"
+        self._set(name, _number(name, self.repetition_penalty, 0, above=True, todo=todo))
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            self._set(name, _number(name, value, -2, 2, todo="give 0 for no penalty"))
+
+    def _normalise_collections(self) -> None:
+        self._set("stop", _stop_strings(self.stop))
+        ids: object = () if self.stop_token_ids is None else self.stop_token_ids
+        if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Collection):
+            _refuse("stop_token_ids", ids, "a list of token ids", "give e.g. [2]")
+        self._set("stop_token_ids", tuple(_integer("stop_token_ids", item, 0) for item in ids))
+        given: object = self.logit_bias
+        if given is None:
+            return
+        if not isinstance(given, Mapping):
+            wanted = "a mapping of token ids to numbers"
+            _refuse("logit_bias", given, wanted, "give e.g. {42: -100}")
+        todo = "use -100 to forbid a token and 100 to all but force it"
+        bias = {
+            _integer("logit_bias key", key, 0): _number(
+                f"logit_bias[{key}]", value, -100, 100, todo=todo
+            )
+            for key, value in given.items()
+        }
+        self._set("logit_bias", bias or None)
+
+    def _refuse_contradictions(self) -> None:
+        """The one place for values that are each allowed but make no sense together."""
+        if self.n > 1 and self.is_greedy:
+            raise InvalidRequestError(
+                f"n={self.n} with temperature=0 would give {self.n} equal samples: greedy decoding "
+                f"is deterministic; give n=1, or a temperature above 0"
+            )
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}: "
+                f"lower min_tokens or raise max_tokens"
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+
+
+def _refuse(name: str, value: object, wanted: str, todo: str) -> NoReturn:
+    given = repr(value)
+    if len(given) > 80:
+        given = f"{given[:77]}..."
+    raise InvalidRequestError(f"{name} must be {wanted}, not {given}; {todo}")
+
+
+def _integer(
+    name: str,
+    value: object,
+    low: int,
+    high: int | None = None,
+    *,
+    todo: str = "give a whole number in that range",
+) -> int:
+    wanted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    if isinstance(value, bool):
+        _refuse(name, value, wanted, todo)
+    try:
+        # operator.index also takes NumPy's integers, and no float or string.
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        _refuse(name, value, wanted, todo)
+    if number < low or (high is not None and number > high):
+        _refuse(name, value, wanted, todo)
+    return number
+
+
+def _number(
+    name: str,
+    value: object,
+    low: float,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    todo: str,
+) -> float:
+    """A finite number in [low, high], or in (low, high] when `above`."""
+    floor = f"above {low}" if above else f"at least {low}"
+    wanted = f"a finite number {floor}" + ("" if high == math.inf else f" and at most {high}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        _refuse(name, value, wanted, todo)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number > high or number < low or (above and number == low):
+        _refuse(name, value, wanted, todo)
+    return number
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    wanted = "a non-empty string or a list of non-empty strings"
+    todo = 'give e.g. ["\\n\\n"], or [] for none'
+    if stop is None:
+        return ()
+    strings = (stop,) if isinstance(stop, str) else stop
+    if isinstance(strings, (bytes, Mapping)) or not isinstance(strings, Collection):
+        _refuse("stop", stop, wanted, todo)
+    for item in strings:
+        if not isinstance(item, str) or not item:
+            _refuse("stop", stop, wanted, todo)
+    return tuple(strings)
+
+
+def _integer_from_json_key(key: object) -> object:
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+
+
+def _unknown_parameter(name: object, known: list[str]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1)
+    if near:
+        return f"unknown sampling parameter {name!r}: did you mean {near[0]!r}?"
+    return f"unknown sampling parameter {name!r}: known are {', '.join(sorted(known))}"

@@ -45,6 +45,7 @@ class ScheduledRequest:
     block_ids: Sequence[int]
     samples: bool
     prompt_logprobs_from: int | None = None
+    is_prompt_chunk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +93,12 @@ class ModelOutput:
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimings:
+    """Milliseconds of a step's execution, by part."""
+
+    prepare_ms: float = 0.0
+    model_ms: float = 0.0
+    sample_ms: float = 0.0

@@ -1,0 +1,1 @@
+"""Throughput, latency and side-by-side benchmarks: commands, never tests."""

@@ -1,0 +1,221 @@
+"""Paged attention in plain torch: the default on a CPU, and the reference for any other.
+
+Decodes are gathered block by block into a small reused tile and attended together, in
+groups of similar length, with the query heads that share a KV head as the rows of one
+product, so that every key is read once. A prompt that starts in this step needs no gather:
+its keys are the ones just computed. Nothing ever copies more than the tokens attended to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from infra_lab.attention.backend import (
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionShape,
+    LayerKVCache,
+)
+
+# Keys of one decode group; with its values the tile stays within a core's L2 or a share of L3.
+TILE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """Requests with one query token each, attended in one call.
+
+    rows: int64 [n], their query tokens; None when they are all tokens in order.
+    block_ids: int64 [n * blocks], their tables, cut to the longest of the group.
+    mask: [n, 1, 1, blocks * block_size], 0 where visible and -inf elsewhere.
+    """
+
+    rows: torch.Tensor | None
+    block_ids: torch.Tensor
+    mask: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One request with several query tokens: tokens [start, end) of the batch.
+
+    block_ids is None when the chunk begins at position 0, where all keys are fresh; mask is
+    None when plain causal masking is right.
+    """
+
+    start: int
+    end: int
+    seq_len: int
+    block_ids: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPlan:
+    slot_mapping: torch.Tensor
+    decode_groups: list[DecodeGroup]
+    chunks: list[Chunk]
+
+
+class TorchAttentionBackend(AttentionBackend[TorchPlan]):
+    """Attention over the paged cache with torch's scaled_dot_product_attention."""
+
+    def __init__(
+        self, shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.shape = shape
+        self.block_size = block_size
+        self.dtype = dtype
+        self.device = device
+        row_bytes = shape.num_kv_heads * shape.head_dim * dtype.itemsize
+        self._max_tile_tokens = max(block_size, TILE_BYTES // row_bytes)
+        self._key_tile = torch.empty(0, dtype=dtype, device=device)
+        self._value_tile = torch.empty(0, dtype=dtype, device=device)
+
+    def plan(self, metadata: AttentionMetadata) -> TorchPlan:
+        query_lens = metadata.query_lens
+        decodes = np.flatnonzero(query_lens == 1)
+        chunks = [self._plan_chunk(metadata, int(i)) for i in np.flatnonzero(query_lens > 1)]
+        groups = [
+            self._plan_group(metadata, members, in_order=len(members) == metadata.num_tokens)
+            for members in self._split_decodes(metadata.seq_lens, decodes)
+        ]
+        return TorchPlan(self._to_device(metadata.slot_mapping), groups, chunks)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        plan: TorchPlan,
+        out: torch.Tensor,
+    ) -> None:
+        row = key.shape[1] * key.shape[2]
+        for source, target in ((key, cache.key), (value, cache.value)):
+            target.view(-1, row).index_copy_(0, plan.slot_mapping, source.reshape(-1, row))
+        for group in plan.decode_groups:
+            self._attend_group(query, cache, group, out)
+        for chunk in plan.chunks:
+            self._attend_chunk(query, key, value, cache, chunk, out)
+
+    def _split_decodes(self, seq_lens: np.ndarray, decodes: np.ndarray) -> list[np.ndarray]:
+        """Cuts the decodes, sorted by length, into groups whose padded keys fit the tile."""
+        if len(decodes) == 0:
+            return []
+        padded = -(-seq_lens[decodes] // self.block_size) * self.block_size
+        if len(decodes) * padded.max() <= self._max_tile_tokens:
+            return [decodes]
+        order = np.argsort(-padded, kind="stable")
+        groups, begin = [], 0
+        while begin < len(order):
+            size = max(1, self._max_tile_tokens // int(padded[order[begin]]))
+            groups.append(np.sort(decodes[order[begin : begin + size]]))
+            begin += size
+        return groups
+
+    def _plan_group(
+        self, metadata: AttentionMetadata, members: np.ndarray, in_order: bool
+    ) -> DecodeGroup:
+        seq_lens = metadata.seq_lens[members]
+        num_blocks = -(-int(seq_lens.max()) // self.block_size)
+        positions = np.arange(num_blocks * self.block_size)
+        visible = positions < seq_lens[:, None]
+        if self.shape.sliding_window is not None:
+            visible &= positions >= (seq_lens - self.shape.sliding_window)[:, None]
+        rows = None if in_order else self._to_device(metadata.query_start_loc[members])
+        block_ids = self._to_device(metadata.block_tables[members, :num_blocks].reshape(-1))
+        return DecodeGroup(rows, block_ids, self._bias(visible)[:, None, None, :])
+
+    def _plan_chunk(self, metadata: AttentionMetadata, index: int) -> Chunk:
+        start = int(metadata.query_start_loc[index])
+        end = int(metadata.query_start_loc[index + 1])
+        seq_len = int(metadata.seq_lens[index])
+        fresh = end - start == seq_len
+        window = self.shape.sliding_window
+        block_ids = None
+        if not fresh:
+            num_blocks = -(-seq_len // self.block_size)
+            block_ids = self._to_device(metadata.block_tables[index, :num_blocks])
+        mask = None
+        if not fresh or (window is not None and window < seq_len):
+            # Bottom-right alignment: the last query token sees the whole sequence.
+            query_positions = np.arange(seq_len - (end - start), seq_len)[:, None]
+            key_positions = np.arange(seq_len)
+            visible = key_positions <= query_positions
+            if window is not None:
+                visible &= key_positions > query_positions - window
+            mask = self._bias(visible)
+        return Chunk(start, end, seq_len, block_ids, mask)
+
+    def _attend_group(
+        self, query: torch.Tensor, cache: LayerKVCache, group: DecodeGroup, out: torch.Tensor
+    ) -> None:
+        shape = self.shape
+        rows = query if group.rows is None else query.index_select(0, group.rows)
+        keys = self._gather(cache.key, group.block_ids, "_key_tile")
+        values = self._gather(cache.value, group.block_ids, "_value_tile")
+        tile = (len(rows), -1, shape.num_kv_heads, shape.head_dim)
+        attended = F.scaled_dot_product_attention(
+            rows.view(len(rows), shape.num_kv_heads, shape.group_size, shape.head_dim),
+            keys.view(tile).transpose(1, 2),
+            values.view(tile).transpose(1, 2),
+            attn_mask=group.mask,
+            scale=shape.scale,
+        ).view(len(rows), shape.num_heads, shape.head_dim)
+        if group.rows is None:
+            out.copy_(attended)
+        else:
+            out.index_copy_(0, group.rows, attended)
+
+    def _attend_chunk(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: LayerKVCache,
+        chunk: Chunk,
+        out: torch.Tensor,
+    ) -> None:
+        shape = self.shape
+        if chunk.block_ids is None:
+            keys, values = key[chunk.start : chunk.end], value[chunk.start : chunk.end]
+        else:
+            tile = (-1, shape.num_kv_heads, shape.head_dim)
+            keys = self._gather(cache.key, chunk.block_ids, "_key_tile").view(tile)
+            values = self._gather(cache.value, chunk.block_ids, "_value_tile").view(tile)
+            keys, values = keys[: chunk.seq_len], values[: chunk.seq_len]
+        grouped = (-1, shape.num_kv_heads, shape.group_size, shape.head_dim)
+        # KV heads as the batch and a stride of 0 over the group: GQA without repeating keys.
+        attended = F.scaled_dot_product_attention(
+            query[chunk.start : chunk.end].view(grouped).permute(1, 2, 0, 3),
+            keys.transpose(0, 1).unsqueeze(1).expand(-1, shape.group_size, -1, -1),
+            values.transpose(0, 1).unsqueeze(1).expand(-1, shape.group_size, -1, -1),
+            attn_mask=chunk.mask,
+            is_causal=chunk.mask is None,
+            scale=shape.scale,
+        )
+        out[chunk.start : chunk.end].view(grouped).copy_(attended.permute(2, 0, 1, 3))
+
+    def _gather(self, cache: torch.Tensor, block_ids: torch.Tensor, tile_name: str) -> torch.Tensor:
+        """Copies whole blocks into the reused tile: [len(block_ids), block_size * row]."""
+        rows = cache.view(cache.shape[0], -1)
+        tile: torch.Tensor = getattr(self, tile_name)
+        needed = len(block_ids) * rows.shape[1]
+        if tile.numel() < needed:
+            tile = torch.empty(needed, dtype=cache.dtype, device=cache.device)
+            setattr(self, tile_name, tile)
+        gathered = tile[:needed].view(len(block_ids), rows.shape[1])
+        return torch.index_select(rows, 0, block_ids, out=gathered)
+
+    def _bias(self, visible: np.ndarray) -> torch.Tensor:
+        mask = torch.zeros(visible.shape, dtype=self.dtype)
+        mask.masked_fill_(torch.from_numpy(~visible), float("-inf"))
+        return mask.to(self.device)
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(self.device)

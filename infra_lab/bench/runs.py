@@ -1,0 +1,96 @@
+"""What one timed run yielded, and the figures that follow from it.
+
+Answers "what do TTFT, TPOT, ITL and throughput mean, exactly?". The definitions are the
+field's: TPOT is (latency - TTFT) / (output tokens - 1), so that it says nothing of the prompt.
+Torch-free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch of requests handed over at once, timed from first to last."""
+
+    elapsed_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.elapsed_s
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        return (self.prompt_tokens + self.output_tokens) / self.elapsed_s
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """One request on its own: time to its first token, to its last, and the gaps between."""
+
+    ttft_s: float
+    latency_s: float
+    output_tokens: int
+    inter_token_s: tuple[float, ...] = ()
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean seconds a token after the first; None when there is only one."""
+        if self.output_tokens < 2:
+            return None
+        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.output_tokens / self.latency_s
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of `values` lie, linear between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = math.ceil(place)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def batch_figures(runs: Sequence[BatchRun]) -> dict[str, Any]:
+    """The run of median speed, under the keys that every report shares, with the spread."""
+    speeds = [run.output_tokens_per_s for run in runs]
+    middle = sorted(runs, key=lambda run: run.output_tokens_per_s)[(len(runs) - 1) // 2]
+    figures: dict[str, Any] = {
+        "elapsed_s": middle.elapsed_s,
+        "prompt_tokens": middle.prompt_tokens,
+        "output_tokens": middle.output_tokens,
+        "output_tokens_per_s": middle.output_tokens_per_s,
+        "total_tokens_per_s": middle.total_tokens_per_s,
+        "repeats": len(runs),
+    }
+    if len(runs) > 1:
+        figures["output_tokens_per_s_min"] = min(speeds)
+        figures["output_tokens_per_s_max"] = max(speeds)
+    return figures
+
+
+def stream_figures(runs: Sequence[StreamRun]) -> dict[str, Any]:
+    """Medians over single-stream runs, in milliseconds; ITL percentiles over all gaps."""
+    tpots = [run.tpot_s for run in runs if run.tpot_s is not None]
+    gaps = [gap for run in runs for gap in run.inter_token_s]
+    return {
+        "output_tokens_per_s": median(run.output_tokens_per_s for run in runs),
+        "ttft_ms": median(run.ttft_s for run in runs) * 1000,
+        "tpot_ms": median(tpots) * 1000 if tpots else None,
+        "latency_ms": median(run.latency_s for run in runs) * 1000,
+        "itl_ms": {f"p{p}": percentile(gaps, p) * 1000 for p in PERCENTILES} if gaps else None,
+        "output_tokens": runs[0].output_tokens,
+        "repeats": len(runs),
+    }

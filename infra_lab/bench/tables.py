@@ -1,0 +1,124 @@
+"""Benchmark reports as tables for a terminal; every cell is read from the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from infra_lab.bench.peers import OURS
+
+NOT_MEASURED = "-"
+
+
+def throughput_table(report: Mapping[str, Any]) -> Table:
+    table = _figures_table(f"Offline throughput: {report['model']}")
+    spread = ""
+    if report["repeats"] > 1:
+        low, high = report["output_tokens_per_s_min"], report["output_tokens_per_s_max"]
+        spread = f"  (median of {report['repeats']}; {low:.1f} to {high:.1f})"
+    table.add_row("requests", str(report["requests"]))
+    table.add_row("prompt, output tokens", _prompt_and_output(report))
+    table.add_row("output tokens/s", f"{report['output_tokens_per_s']:.1f}{spread}")
+    table.add_row("total tokens/s", f"{report['total_tokens_per_s']:.1f}")
+    table.add_row("elapsed", f"{report['elapsed_s']:.2f} s")
+    _add_common_rows(table, report)
+    if report["step_time"]:
+        table.add_section()
+        _add_step_rows(table, report["step_time"])
+    return table
+
+
+def latency_table(report: Mapping[str, Any]) -> Table:
+    table = _figures_table(f"Single-stream latency: {report['model']}")
+    table.add_row("prompt, output tokens", _prompt_and_output(report))
+    table.add_row("requests", str(report["repeats"]))
+    table.add_row("output tokens/s", f"{report['output_tokens_per_s']:.1f}")
+    table.add_row("TTFT", _milliseconds(report["ttft_ms"]))
+    table.add_row("TPOT", _milliseconds(report["tpot_ms"]))
+    for name, value in (report["itl_ms"] or {}).items():
+        table.add_row(f"ITL {name}", _milliseconds(value))
+    table.add_row("latency", _milliseconds(report["latency_ms"]))
+    _add_common_rows(table, report)
+    return table
+
+
+def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
+    """Each engine's medians, then ours over each peer."""
+    figures = Table(title="Side by side (medians)")
+    for name in (
+        "engine",
+        "output tokens/s",
+        "total tokens/s",
+        "single stream tokens/s",
+        "TTFT",
+        "TPOT",
+        "peak memory",
+        "runs",
+        "versions",
+    ):
+        figures.add_column(name, justify="left" if name in ("engine", "versions") else "right")
+    ratios = Table(title=f"{OURS} over peer (median of the rounds; above 1x we are faster)")
+    for name in ("peer", "output tokens/s", "single stream", "peak memory"):
+        ratios.add_column(name, justify="left" if name == "peer" else "right")
+    for name, engine in report["engines"].items():
+        figures.add_row(name, *_engine_cells(engine))
+        if ratio := engine.get("ours_over_peer"):
+            ratios.add_row(
+                name,
+                f"{ratio['output_tokens_per_s']:.2f}x",
+                f"{ratio['single_stream_tokens_per_s']:.2f}x",
+                f"{ratio['peak_rss_mb']:.2f}x",
+            )
+    return [figures, ratios] if ratios.row_count else [figures]
+
+
+def _engine_cells(engine: Mapping[str, Any]) -> list[str]:
+    if "output_tokens_per_s" not in engine:
+        return ["failed", *[NOT_MEASURED] * 7]
+    stream = engine["single_stream"]
+    return [
+        f"{engine['output_tokens_per_s']:.1f}",
+        f"{engine['total_tokens_per_s']:.1f}",
+        f"{stream['output_tokens_per_s']:.1f}",
+        _milliseconds(stream["ttft_ms"]),
+        _milliseconds(stream["tpot_ms"]),
+        f"{engine['peak_rss_mb']:.0f} MiB",
+        str(engine["repeats"]),
+        ", ".join(f"{name} {version}" for name, version in engine["versions"].items()),
+    ]
+
+
+def _add_common_rows(table: Table, report: Mapping[str, Any]) -> None:
+    machine = report["machine"]
+    table.add_row("peak memory", f"{report['peak_rss_mb']:.0f} MiB")
+    table.add_row("dtype, threads", f"{report['dtype']}, {report['threads']}")
+    table.add_row("machine", f"{machine['cpu']}, {machine['cores']} cores")
+    table.add_row("torch", str(machine["torch"]))
+
+
+def _add_step_rows(table: Table, step_time: Mapping[str, float]) -> None:
+    steps, total = step_time["steps"], step_time["total_ms"]
+    table.add_row("steps", f"{steps}, {total / steps:.1f} ms each")
+    # `execute` is the sum of what the worker reports of itself, where it does.
+    hidden = {"total_ms", "execute_ms"} if "model_ms" in step_time else {"total_ms"}
+    for key, value in step_time.items():
+        if key.endswith("_ms") and key not in hidden:
+            share = 100 * value / total if total else 0.0
+            table.add_row(f"  {key.removesuffix('_ms')}", f"{value / steps:.2f} ms, {share:.1f} %")
+
+
+def _figures_table(title: str) -> Table:
+    table = Table(title=title, show_header=False)
+    table.add_column("figure")
+    table.add_column("value")
+    return table
+
+
+def _prompt_and_output(report: Mapping[str, Any]) -> str:
+    return f"{report['prompt_tokens']}, {report['output_tokens']}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.1f} ms"

@@ -1,0 +1,185 @@
+"""Gives KV blocks to requests as their tokens are scheduled and takes them back.
+
+Answers "how does a paged engine allocate memory?": no reservation for the longest possible
+output, at most one partly empty block per request, and full blocks shared by content. It
+knows block ids only; the tensors belong to the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra_lab.cache.block_hash import ExtraKeys, HashFunction, PrefixChain, sha256
+from infra_lab.cache.block_pool import BlockPool, CacheUsage
+from infra_lab.cache.block_table import BlockTable
+from infra_lab.cache.free_block_queue import CacheIntegrityError, KVCacheBlock
+from infra_lab.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """Leading blocks whose content is in the cache already, not yet held for the finder."""
+
+    blocks: tuple[KVCacheBlock, ...] = ()
+    num_tokens: int = 0
+
+    @property
+    def block_ids(self) -> list[int]:
+        return [block.block_id for block in self.blocks]
+
+
+NO_PREFIX = CachedPrefix()
+
+
+class KVCacheManager:
+    """Block tables of all requests over one pool.
+
+    Args:
+        num_blocks: blocks of the KV tensors, the reserved null block 0 included: a pool of
+            `n` usable blocks is `num_blocks=n + 1`.
+        block_size: tokens in one block.
+        enable_prefix_caching: whether full blocks are kept and found by their content.
+        hash_function: replaceable so that tests can force collisions.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool = True,
+        hash_function: HashFunction = sha256,
+    ) -> None:
+        if block_size < 1:
+            raise UsageError(f"block_size must be at least 1, not {block_size}")
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.pool = BlockPool(num_blocks)
+        self._hash_function = hash_function
+        self._tables: dict[str, BlockTable] = {}
+
+    @property
+    def num_usable_blocks(self) -> int:
+        return self.pool.num_usable_blocks
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that one request alone could keep in the pool."""
+        return self.num_usable_blocks * self.block_size
+
+    @property
+    def usage(self) -> CacheUsage:
+        return self.pool.usage
+
+    @property
+    def num_evictions(self) -> int:
+        """Cached blocks whose content was given up for new content, since construction."""
+        return self.pool.num_evictions
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def new_chain(self, extra_keys: ExtraKeys = ()) -> PrefixChain:
+        """The hash chain of one request, to be passed back with that request's tokens."""
+        return PrefixChain(self.block_size, extra_keys, self._hash_function)
+
+    def find_cached_prefix(self, chain: PrefixChain, token_ids: Sequence[int]) -> CachedPrefix:
+        """The longest run of leading full blocks in the cache, at most all tokens but one:
+        the last token must be computed again, for its logits are what is sampled from.
+
+        Takes nothing: pass the result to `allocate_slots` before anything else is allocated.
+        """
+        if not self.enable_prefix_caching:
+            return NO_PREFIX
+        found: list[KVCacheBlock] = []
+        for index in range((len(token_ids) - 1) // self.block_size):
+            block = self.pool.find(chain.key(index, token_ids))
+            if block is None or block.key is None:
+                break
+            chain.adopt(index, block.key)
+            found.append(block)
+        return CachedPrefix(tuple(found), len(found) * self.block_size)
+
+    def can_fit(self, num_tokens: int, cached_prefix: CachedPrefix = NO_PREFIX) -> bool:
+        """Whether a request that holds nothing yet could get blocks for `num_tokens` now."""
+        needed = self.num_blocks_for(num_tokens) - len(cached_prefix.blocks)
+        return needed <= self._num_available(cached_prefix)
+
+    def allocate_slots(
+        self,
+        request_id: str,
+        num_computed_tokens: int,
+        num_new_tokens: int,
+        cached_prefix: CachedPrefix = NO_PREFIX,
+        num_lookahead_tokens: int = 0,
+    ) -> list[int] | None:
+        """Make room for `num_new_tokens` after `num_computed_tokens` (a cached prefix counted
+        in), and for `num_lookahead_tokens` that may be drafted after them.
+
+        Returns the ids of the blocks added behind the cached prefix (often none), or None,
+        with nothing changed, if the pool has too few.
+        """
+        num_slots = num_computed_tokens + num_new_tokens + num_lookahead_tokens
+        table = self._tables.get(request_id)
+        num_held = len(table.blocks) if table else 0
+        if num_held and cached_prefix.blocks:
+            raise CacheIntegrityError(
+                f"request {request_id!r} holds {num_held} blocks and cannot begin with a prefix"
+            )
+        num_needed = self.num_blocks_for(num_slots) - num_held - len(cached_prefix.blocks)
+        if table is not None and num_needed <= 0:
+            return []
+        if num_needed > self._num_available(cached_prefix):
+            return None
+        if table is None:
+            table = self._tables[request_id] = BlockTable()
+        if cached_prefix.blocks:
+            self.pool.touch(cached_prefix.blocks)
+            table.append(cached_prefix.blocks)
+            table.num_registered = len(cached_prefix.blocks)
+        return table.append(self.pool.allocate(max(num_needed, 0)))
+
+    def cache_full_blocks(
+        self, request_id: str, chain: PrefixChain, token_ids: Sequence[int], num_final_tokens: int
+    ) -> None:
+        """Make findable every full block among the first `num_final_tokens`.
+
+        Call it after the step that computed them, counting only tokens that will stay: a
+        drafted token that was rejected must never be found by another request.
+        """
+        table = self._tables[request_id]
+        num_full = num_final_tokens // self.block_size
+        if num_full <= table.num_registered or not self.enable_prefix_caching:
+            return
+        for index in range(table.num_registered, num_full):
+            key = self.pool.register(table.blocks[index], chain.key(index, token_ids))
+            chain.adopt(index, key)
+        table.num_registered = num_full
+
+    def free(self, request_id: str) -> None:
+        """Give back all blocks of a request, its tail first; nothing if it holds none."""
+        table = self._tables.pop(request_id, None)
+        if table is not None:
+            self.pool.free(reversed(table.blocks))
+
+    def block_ids(self, request_id: str) -> list[int]:
+        """A copy of the request's block table; empty if it holds no blocks."""
+        table = self._tables.get(request_id)
+        return table.block_ids.copy() if table else []
+
+    def holders(self) -> set[str]:
+        """Ids of the requests that have a block table."""
+        return set(self._tables)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content; False, and nothing done, while a request holds blocks."""
+        return self.pool.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Raise CacheIntegrityError if blocks leaked, are held wrongly or are filed wrongly."""
+        self.pool.check_integrity({name: table.block_ids for name, table in self._tables.items()})
+
+    def _num_available(self, cached_prefix: CachedPrefix) -> int:
+        # Blocks of the prefix that wait in the free queue are about to be taken from it.
+        idle_prefix = sum(block.ref_count == 0 for block in cached_prefix.blocks)
+        return self.pool.num_free_blocks - idle_prefix

@@ -1,0 +1,158 @@
+"""`infra-lab generate`: one prompt, streamed to stdout as it is made."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra_lab.cli.options import AsJson, CacheDir
+from infra_lab.cli.session import (
+    Device,
+    Dtype,
+    EngineOptions,
+    Events,
+    KVCacheMB,
+    MaxTokens,
+    Model,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    load_llm,
+    open_event_log,
+    read_prompt,
+)
+from infra_lab.cli.terminal import make_console, print_json
+from infra_lab.errors import InfraLabError
+
+if TYPE_CHECKING:
+    from infra_lab.engine.llm import LLM
+    from infra_lab.outputs import RequestOutput
+    from infra_lab.sampling_params import SamplingParams
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.command(
+    epilog='Example: infra-lab generate --prompt "What is the capital of France?" --temperature 0'
+)
+def generate(
+    prompt: Annotated[
+        str | None, typer.Option(help='The text; "-" or nothing reads standard input.')
+    ] = None,
+    model: Model = "smollm2-135m",
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.95,
+    top_k: TopK = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 discourages every token seen so far.")
+    ] = 1.0,
+    seed: Seed = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End at this text; may be given several times.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Samples of the one prompt.")] = 1,
+    raw: Annotated[
+        bool, typer.Option(help="Continue the text as it stands, without the chat template.")
+    ] = False,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    kv_cache_mb: KVCacheMB = None,
+    events: Events = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a prompt.
+
+    A chat model gets the prompt through its chat template, as a user's message; --raw
+    continues the text itself.
+    """
+    from infra_lab.sampling_params import SamplingParams
+
+    text = read_prompt(prompt)
+    params = SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb)
+    with open_event_log(events) as log:
+        llm = load_llm(options, log)
+        ids: Any = text
+        if not raw and llm.tokenizer.chat_template is not None:
+            ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": text}])
+        output = _run(llm, ids, params, shows_text=not as_json)
+    if as_json:
+        print_json(_as_dict(output, text))
+    elif output.error is None:
+        _report(output)
+    if output.error is not None:
+        raise InfraLabError(output.error)
+
+
+def _run(llm: LLM, prompt: Any, params: SamplingParams, shows_text: bool) -> RequestOutput:
+    """Streams a single sample; several are shown one after another at the end."""
+    output = None
+    for output in llm.stream(prompt, params):
+        if shows_text and params.n == 1:
+            sys.stdout.write(output.outputs[0].new_text)
+            sys.stdout.flush()
+    if output is None:
+        raise InfraLabError("the engine gave no output")
+    if shows_text and params.n == 1:
+        sys.stdout.write("\n")
+    elif shows_text:
+        for sample in output.outputs:
+            sys.stdout.write(f"--- sample {sample.index} ({sample.finish_reason})\n{sample.text}\n")
+    return output
+
+
+def _report(output: RequestOutput) -> None:
+    """One dim line on stderr of a terminal: how much, how fast, why it ended."""
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        return
+    metrics = output.metrics
+    parts = [f"{len(output.prompt_token_ids)} + {metrics.num_output_tokens} tokens"]
+    if metrics.ttft_s is not None:
+        parts.append(f"TTFT {1e3 * metrics.ttft_s:.0f} ms")
+    if metrics.tpot_s:
+        parts.append(f"TPOT {1e3 * metrics.tpot_s:.1f} ms ({1 / metrics.tpot_s:.1f} tokens/s)")
+    parts.append(f"finish: {output.outputs[0].finish_reason}")
+    console.print(f"[dim]{', '.join(parts)}[/dim]")
+
+
+def _as_dict(output: RequestOutput, prompt: str) -> dict[str, Any]:
+    metrics = output.metrics
+    return {
+        "prompt": prompt,
+        "prompt_token_ids": output.prompt_token_ids,
+        "outputs": [
+            {
+                "index": sample.index,
+                "text": sample.text,
+                "token_ids": sample.token_ids,
+                "finish_reason": sample.finish_reason,
+                "stop_reason": sample.stop_reason,
+            }
+            for sample in output.outputs
+        ],
+        "num_cached_tokens": output.num_cached_tokens,
+        "queue_time_s": metrics.queue_time_s,
+        "ttft_s": metrics.ttft_s,
+        "tpot_s": metrics.tpot_s,
+        "error": output.error,
+    }

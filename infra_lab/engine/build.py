@@ -1,0 +1,154 @@
+"""Puts an engine together from a model's name and a config: the one place that knows all parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from infra_lab.attention.torch_backend import TorchAttentionBackend
+from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.config import EngineConfig
+from infra_lab.engine.engine_core import EngineCore
+from infra_lab.engine.event_log import EngineStarted, EventLog
+from infra_lab.engine.input_processor import InputProcessor
+from infra_lab.engine.output_processor import OutputProcessor
+from infra_lab.engine.scheduler import Scheduler
+from infra_lab.errors import UsageError
+from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.models.config import ModelConfig
+from infra_lab.models.registry import model_class
+from infra_lab.models.tokenizer import Tokenizer
+from infra_lab.models.weights import Weights
+from infra_lab.worker.model_runner import ModelRunner
+
+DEFAULT_KV_CACHE_BYTES = 1 << 30
+GIB = 1 << 30
+
+
+def build_engine(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer | None,
+    config: EngineConfig,
+    event_log: EventLog | None = None,
+    on_tensor: Callable[[str], None] | None = None,
+) -> EngineCore:
+    """Loads the weights and allocates the cache.
+
+    Args:
+        tokenizer: None for an engine that takes and gives token ids only.
+        on_tensor: told the name of each tensor as it is read, for a progress bar.
+
+    Raises:
+        ModelLoadError: the checkpoint is damaged or unsupported.
+        UsageError: the config asks for what this machine or model does not have.
+    """
+    model_config = checkpoint.config
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, model_config, device)
+    max_model_len = choose_max_model_len(config, model_config)
+    weights = Weights(checkpoint, dtype, device, on_read=on_tensor)
+    model = model_class(model_config.architecture)(model_config, weights, max_model_len)
+    num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
+    backend = TorchAttentionBackend(model.attention_shape, config.block_size, dtype, device)
+    # Block 0 is the null block: it pads block tables and belongs to no request.
+    runner = ModelRunner(model, backend, num_blocks + 1, config.block_size)
+    kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
+    engine = EngineCore(
+        config=config,
+        scheduler=Scheduler(config, kv_cache, max_model_len),
+        executor=runner,
+        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len),
+        output_processor=OutputProcessor(tokenizer),
+        eos_token_ids=model_config.eos_token_ids,
+        event_log=event_log,
+    )
+    if engine.event_log.enabled:
+        engine.event_log.append(_started(engine, checkpoint.path, num_blocks, max_model_len))
+    return engine
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError('device "cuda" was asked for, but torch sees no GPU: use device "cpu"')
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise UsageError(f'device must be "auto", "cpu" or "cuda", not {name!r}')
+    return torch.device(name)
+
+
+def choose_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+    """ "auto" is fp32 on a CPU, where half precision is rarely faster, else the checkpoint's."""
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else model_config.dtype
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def choose_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    limit = model_config.max_position_embeddings
+    if config.max_model_len is None:
+        return limit
+    if config.max_model_len > limit:
+        raise UsageError(
+            f"max_model_len {config.max_model_len} exceeds the model's context of {limit} tokens: "
+            f"give at most {limit}"
+        )
+    return config.max_model_len
+
+
+def choose_num_blocks(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> int:
+    """Usable blocks: as configured, else a share of free memory, and never more than
+    max_num_seqs requests of max_model_len could use."""
+    block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+    available = _available_bytes(device)
+    if config.num_blocks is not None:
+        num_blocks = config.num_blocks
+    elif config.kv_cache_bytes is not None:
+        num_blocks = config.kv_cache_bytes // block_bytes
+        if num_blocks == 0:
+            raise UsageError(
+                f"kv_cache_bytes {config.kv_cache_bytes:,} holds no block: one block of "
+                f"{config.block_size} tokens takes {block_bytes:,} bytes in this model"
+            )
+    else:
+        share = min(DEFAULT_KV_CACHE_BYTES, available // 4)
+        if device.type == "cuda":
+            share = int(available * 0.85)
+        useful = config.max_num_seqs * -(-max_model_len // config.block_size)
+        num_blocks = max(1, min(share // block_bytes, useful))
+    if num_blocks * block_bytes > available:
+        raise UsageError(
+            f"a KV pool of {num_blocks} blocks needs {num_blocks * block_bytes / GIB:.2f} GiB, "
+            f"but {available / GIB:.2f} GiB are free: lower num_blocks or kv_cache_bytes"
+        )
+    return num_blocks
+
+
+def _available_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def _started(engine: EngineCore, path: Path, num_blocks: int, max_model_len: int) -> EngineStarted:
+    config = engine.config
+    return EngineStarted(
+        time_s=time.monotonic(),
+        model=path.name,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+    )

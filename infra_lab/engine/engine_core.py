@@ -1,0 +1,267 @@
+"""The loop that turns requests into tokens: schedule, execute, update, over and over.
+
+Answers "what does an inference engine do in one step?". It owns no policy and no tensors:
+the scheduler decides, the worker computes, the output processor makes text. Single-threaded:
+whoever calls `step` drives it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from infra_lab.config import EngineConfig
+from infra_lab.engine.admission import check_admissible
+from infra_lab.engine.event_log import (
+    BatchEntry,
+    EventLog,
+    RequestArrived,
+    RequestFinished,
+    StepEvent,
+)
+from infra_lab.engine.input_processor import InputProcessor
+from infra_lab.engine.output_processor import OutputProcessor
+from infra_lab.engine.request import Request, RequestStatus
+from infra_lab.engine.scheduler import RequestUpdate, Scheduler
+from infra_lab.outputs import RequestOutput
+from infra_lab.sampling_params import SamplingParams
+from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
+
+logger = logging.getLogger(__name__)
+
+
+class Executor(Protocol):
+    """Whatever can carry out a step; the real one is worker.ModelRunner."""
+
+    timings: StepTimings
+
+    def execute(self, scheduler_output: SchedulerOutput) -> ModelOutput: ...
+
+
+class EngineCore:
+    """Runs any number of requests over one model.
+
+    Args:
+        eos_token_ids: ids that end a request unless it ignores them.
+        event_log: gets a record of every arrival, step and end; None keeps none.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler,
+        executor: Executor,
+        input_processor: InputProcessor,
+        output_processor: OutputProcessor,
+        eos_token_ids: Sequence[int] = (),
+        event_log: EventLog | None = None,
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.executor = executor
+        self.event_log = EventLog(capacity=0) if event_log is None else event_log
+        self._input_processor = input_processor
+        self._output_processor = output_processor
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._requests: dict[str, Request] = {}
+        self._random = random.Random(config.seed)
+        self._num_steps = 0
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` still has work or outputs to hand out."""
+        return self.scheduler.has_unfinished_requests or self._output_processor.has_news
+
+    def validate(
+        self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
+    ) -> None:
+        """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
+        processed = self._input_processor.process(prompt, sampling_params)
+        params = processed.sampling_params
+        self._check(Request("(unnamed)", processed.prompt_token_ids, params))
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams | None = None,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Queues a prompt (text or token ids); its outputs come out of `step`.
+
+        Args:
+            request_id: any name that no unfinished request has.
+            cache_salt: requests share cached prefixes only with those of the same salt.
+
+        Raises:
+            InvalidRequestError: this request can never run; nothing else is affected.
+        """
+        arrival = time.monotonic()
+        processed = self._input_processor.process(prompt, sampling_params)
+        params, token_ids = processed.sampling_params, processed.prompt_token_ids
+        self._check(Request(request_id, token_ids, params))
+        children = self._output_processor.add_request(
+            request_id, processed.prompt, token_ids, params, arrival
+        )
+        for child in children:
+            request = Request(
+                request_id=child.request_id,
+                prompt_token_ids=token_ids,
+                sampling_params=child.sampling_params,
+                seed=self._seed_of(child.sampling_params),
+                eos_token_ids=self._eos_token_ids,
+                arrival_time=arrival,
+                cache_salt=cache_salt,
+            )
+            self.scheduler.add_request(request)
+            self._requests[child.request_id] = request
+        if self.event_log.enabled:
+            self.event_log.append(
+                RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
+            )
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request and all its samples; its last output, with finish_reason "abort",
+        comes out of the next `step`. False if it is unknown or has ended."""
+        children = self._output_processor.abort(request_id)
+        for child_id in children:
+            self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+        return bool(children)
+
+    def step(self) -> list[RequestOutput]:
+        """Computes one step; returns an output for each request that got something new.
+
+        A failure while computing ends the requests of that step with finish_reason "error"
+        and is logged; the engine goes on with the others.
+        """
+        if self.scheduler.has_unfinished_requests:
+            self._compute_step()
+        outputs = self._output_processor.collect()
+        if self.event_log.enabled:
+            self._log_finished(outputs)
+        return outputs
+
+    def _compute_step(self) -> None:
+        started = time.monotonic()
+        scheduler_output = self.scheduler.schedule()
+        self._note_scheduled(scheduler_output, started)
+        scheduled = time.monotonic()
+        try:
+            model_output = self.executor.execute(scheduler_output)
+        except Exception as error:
+            logger.exception("step %d failed", self._num_steps)
+            self._fail(scheduler_output, error)
+            return
+        executed = time.monotonic()
+        updates = self.scheduler.update_from_output(scheduler_output, model_output)
+        for update in updates:
+            self._apply(update, executed)
+        if self.event_log.enabled:
+            self._log_step(scheduler_output, updates, started, scheduled, executed)
+        self._num_steps += 1
+
+    def _apply(self, update: RequestUpdate, now: float) -> None:
+        child_id = update.request.request_id
+        found_stop_string = self._output_processor.process(
+            child_id,
+            update.new_token_ids,
+            now,
+            logprobs=update.logprobs,
+            prompt_logprobs=update.prompt_logprobs,
+            finish_reason=update.finish_reason,
+            stop_reason=update.stop_reason,
+        )
+        if found_stop_string:
+            self._drop(child_id, RequestStatus.FINISHED_STOPPED)
+        elif update.finish_reason is not None:
+            self._requests.pop(child_id, None)
+
+    def _fail(self, scheduler_output: SchedulerOutput, error: Exception) -> None:
+        message = f"the step that computed this request failed: {type(error).__name__}: {error}"
+        for item in scheduler_output.scheduled:
+            for child_id in self._output_processor.fail(item.request_id, message):
+                self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+
+    def _drop(self, child_id: str, status: RequestStatus) -> None:
+        self.scheduler.finish(child_id, status)
+        self._requests.pop(child_id, None)
+
+    def _check(self, request: Request) -> None:
+        scheduler = self.scheduler
+        check_admissible(request, self.config, scheduler.kv_cache, scheduler.max_model_len)
+
+    def _seed_of(self, params: SamplingParams) -> int:
+        return self._random.getrandbits(63) if params.seed is None else params.seed
+
+    def _note_scheduled(self, scheduler_output: SchedulerOutput, now: float) -> None:
+        for new in scheduler_output.new_requests:
+            cached = self._requests[new.request_id].num_cached_tokens
+            self._output_processor.note_scheduled(new.request_id, now, cached)
+        for request_id in scheduler_output.preempted_request_ids:
+            self._output_processor.note_preempted(request_id)
+
+    def _log_step(
+        self,
+        scheduler_output: SchedulerOutput,
+        updates: list[RequestUpdate],
+        started: float,
+        scheduled: float,
+        executed: float,
+    ) -> None:
+        stats = self.scheduler.stats()
+        timings = self.executor.timings
+        self.event_log.append(
+            StepEvent(
+                step=self._num_steps,
+                start_time_s=started,
+                schedule_ms=1e3 * (scheduled - started),
+                execute_ms=1e3 * (executed - scheduled),
+                update_ms=1e3 * (time.monotonic() - executed),
+                batch=tuple(
+                    BatchEntry(
+                        item.request_id,
+                        len(item.token_ids),
+                        item.num_computed_tokens,
+                        is_prompt_chunk=item.is_prompt_chunk,
+                    )
+                    for item in scheduler_output.scheduled
+                ),
+                num_sampled_tokens=sum(len(update.new_token_ids) for update in updates),
+                blocks_used=stats.blocks_used,
+                blocks_cached=stats.blocks_cached,
+                blocks_free=stats.blocks_free,
+                prefix_hit_tokens=stats.prefix_hit_tokens,
+                num_evictions=stats.evictions,
+                preempted_request_ids=stats.preempted_request_ids,
+                num_running=stats.running,
+                num_waiting=stats.waiting,
+                prepare_ms=timings.prepare_ms,
+                model_ms=timings.model_ms,
+                sample_ms=timings.sample_ms,
+            )
+        )
+
+    def _log_finished(self, outputs: list[RequestOutput]) -> None:
+        now = time.monotonic()
+        for output in outputs:
+            if not output.finished:
+                continue
+            metrics = output.metrics
+            self.event_log.append(
+                RequestFinished(
+                    time_s=now,
+                    request_id=output.request_id,
+                    reason=output.outputs[0].finish_reason or "stop",
+                    num_prompt_tokens=len(output.prompt_token_ids),
+                    num_output_tokens=sum(len(sample.token_ids) for sample in output.outputs),
+                    num_cached_tokens=output.num_cached_tokens,
+                    num_preemptions=metrics.num_preemptions,
+                    queue_time_s=metrics.queue_time_s,
+                    ttft_s=metrics.ttft_s,
+                    tpot_s=metrics.tpot_s,
+                    error=output.error,
+                )
+            )

@@ -1,0 +1,43 @@
+"""A step while the scheduler puts it together: what is in it and what budget is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from infra_lab.engine.request import Request
+from infra_lab.step import ScheduledRequest, SchedulerOutput
+
+
+@dataclass(slots=True)
+class StepBuilder:
+    """Collects one step's work, in scheduling order, within `budget` tokens."""
+
+    budget: int
+    prefix_hit_tokens: int = 0
+    preempted_ids: list[str] = field(default_factory=list)
+    _scheduled: dict[str, ScheduledRequest] = field(default_factory=dict)
+    _new: list[Request] = field(default_factory=list)
+
+    def add(self, item: ScheduledRequest) -> None:
+        self._scheduled[item.request_id] = item
+        self.budget -= len(item.token_ids)
+
+    def introduce(self, request: Request) -> None:
+        """Let the worker know a request that it has not met."""
+        self._new.append(request)
+
+    def preempt(self, request_id: str) -> None:
+        """Note a preemption; if the victim was in the step already, it leaves it and its
+        tokens go back to the budget."""
+        self.preempted_ids.append(request_id)
+        item = self._scheduled.pop(request_id, None)
+        if item is not None:
+            self.budget += len(item.token_ids)
+
+    def build(self, finished_request_ids: list[str]) -> SchedulerOutput:
+        return SchedulerOutput(
+            scheduled=list(self._scheduled.values()),
+            new_requests=[request.to_new_request() for request in self._new],
+            finished_request_ids=finished_request_ids,
+            preempted_request_ids=self.preempted_ids,
+        )

@@ -1,0 +1,176 @@
+"""The decoder-only transformer that Llama, Mistral and Qwen share, written for ragged batches.
+
+Tokens of all requests lie end to end as rows, so every layer but attention sees one matrix.
+A family's own file says what it does differently. Answers "walk me through one forward pass".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from infra_lab.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
+from infra_lab.layers.activation import silu_and_mul
+from infra_lab.layers.embedding import Embedding, TiedEmbedding
+from infra_lab.layers.norm import RMSNorm
+from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate
+from infra_lab.layers.workspace import Workspace
+from infra_lab.models.config import ModelConfig
+from infra_lab.models.weights import Weights
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+
+
+class Attention:
+    """Grouped-query self-attention; q, k and v come from one fused product."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, workspace: Workspace) -> None:
+        self.num_heads = config.num_attention_heads
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self.workspace = workspace
+        self.qkv = weights.linear("q_proj", "k_proj", "v_proj", bias=config.attention_bias)
+        self.output = weights.linear("o_proj", bias=weights.has("o_proj.bias"))
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        rotation: Rotation,
+        backend: AttentionBackend[Any],
+        cache: LayerKVCache,
+        plan: object,
+    ) -> torch.Tensor:
+        num_tokens = x.shape[0]
+        qkv = self.qkv(x, self.workspace.take("qkv", num_tokens, self.qkv.out_features))
+        heads = qkv.view(num_tokens, -1, self.head_dim)
+        num_rotated = self.num_heads + self.num_kv_heads
+        rotated = rotate(self.normalize(heads[:, :num_rotated]), *rotation)
+        attended = self.workspace.take("attended", num_tokens, self.num_heads * self.head_dim)
+        backend.forward(
+            rotated[:, : self.num_heads],
+            rotated[:, self.num_heads :],
+            heads[:, num_rotated:],
+            cache,
+            plan,
+            attended.view(num_tokens, self.num_heads, self.head_dim),
+        )
+        return self.output(attended, self.workspace.take("projected", num_tokens, x.shape[1]))
+
+    def normalize(self, queries_and_keys: torch.Tensor) -> torch.Tensor:
+        """What a family does to q and k before rotation; nothing, in Llama."""
+        return queries_and_keys
+
+
+class MLP:
+    """SwiGLU: down(silu(gate(x)) * up(x)), gate and up fused into one product."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.gate_up = weights.linear("gate_proj", "up_proj", bias=config.mlp_bias)
+        self.down = weights.linear("down_proj", bias=config.mlp_bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        num_tokens, width = x.shape[0], self.gate_up.out_features
+        gate_up = self.gate_up(x, self.workspace.take("gate_up", num_tokens, width))
+        hidden = silu_and_mul(gate_up, self.workspace.take("hidden", num_tokens, width // 2))
+        return self.down(hidden, self.workspace.take("projected", num_tokens, x.shape[1]))
+
+
+class DecoderLayer:
+    """Pre-norm residual block: x += attention(norm(x)); x += mlp(norm(x))."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        workspace: Workspace,
+        attention_class: type[Attention],
+    ) -> None:
+        eps = config.rms_norm_eps
+        self.input_norm = RMSNorm(weights.tensor("input_layernorm.weight"), eps)
+        self.attention = attention_class(config, weights.below("self_attn"), workspace)
+        self.post_attention_norm = RMSNorm(weights.tensor("post_attention_layernorm.weight"), eps)
+        self.mlp = MLP(config, weights.below("mlp"), workspace)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        rotation: Rotation,
+        backend: AttentionBackend[Any],
+        cache: LayerKVCache,
+        plan: object,
+    ) -> None:
+        """Adds this layer's work to the residual stream x in place."""
+        x.add_(self.attention(self.input_norm(x), rotation, backend, cache, plan))
+        x.add_(self.mlp(self.post_attention_norm(x)))
+
+
+class DecoderForCausalLM:
+    """Embedding, layers, final norm and output head.
+
+    Subclasses name their attention; everything else follows from the config.
+    """
+
+    attention_class: type[Attention] = Attention
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, max_positions: int | None = None
+    ) -> None:
+        self.config = config
+        self.dtype = weights.dtype
+        self.device = weights.device
+        self.workspace = Workspace(weights.dtype, weights.device)
+        trunk = weights.below("model")
+        if config.tie_word_embeddings:
+            self.head = trunk.linear("embed_tokens", bias=False)
+            self.embed: Embedding | TiedEmbedding = TiedEmbedding(self.head)
+        else:
+            self.head = weights.linear("lm_head", bias=False)
+            self.embed = Embedding(trunk.tensor("embed_tokens.weight"))
+        self.layers = [
+            DecoderLayer(config, trunk.below(f"layers.{i}"), self.workspace, self.attention_class)
+            for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(trunk.tensor("norm.weight"), config.rms_norm_eps)
+        self.rotary = RotaryEmbedding(
+            inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling),
+            max_positions or config.max_position_embeddings,
+            self.dtype,
+            self.device,
+        )
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        config = self.config
+        return AttentionShape(
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
+            sliding_window=config.sliding_window,
+        )
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        backend: AttentionBackend[Any],
+        caches: Sequence[LayerKVCache],
+        plan: object,
+    ) -> torch.Tensor:
+        """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden]."""
+        x = self.embed(token_ids)
+        rotation = self.rotary.tables(positions)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            layer(x, rotation, backend, cache, plan)
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Residual stream rows [n, hidden] -> fp32 logits [n, vocab].
+
+        The result is a reused buffer: it is valid until the next call.
+        """
+        out = self.workspace.take("logits", x.shape[0], self.config.vocab_size)
+        return self.head(self.norm(x), out).float()

@@ -1,0 +1,61 @@
+"""What the sampler remembers of one request between steps: all it needs and nothing more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from infra_lab.sampling_params import SamplingParams
+from infra_lab.step import NewRequest
+
+
+class SamplingState:
+    """A request's parameters, and the tokens that its penalties count.
+
+    It outlives a preemption, so a resumed request samples as if nothing had happened.
+    """
+
+    def __init__(self, request: NewRequest) -> None:
+        self.params: SamplingParams = request.sampling_params
+        self.seed = request.seed
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.prompt_token_ids = request.prompt_token_ids
+        self.output_counts: Counter[int] = Counter()
+        self.num_output_tokens = 0
+        self._unwanted_until_min_tokens = sorted(
+            set(request.eos_token_ids) | set(self.params.stop_token_ids)
+        )
+        self.seen_token_ids: set[int] = (
+            set(request.prompt_token_ids) if self.params.repetition_penalty != 1.0 else set()
+        )
+
+    def append(self, token_id: int) -> None:
+        self.num_output_tokens += 1
+        if self.needs_counts:
+            self.output_counts[token_id] += 1
+            self.seen_token_ids.add(token_id)
+
+    @property
+    def needs_counts(self) -> bool:
+        params = self.params
+        return (
+            params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
+        )
+
+    @property
+    def forbidden_token_ids(self) -> list[int]:
+        """EOS and stop ids, while fewer than min_tokens tokens are out."""
+        if self.num_output_tokens < self.params.min_tokens:
+            return self._unwanted_until_min_tokens
+        return []
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether argmax over the raw logits is all there is to do."""
+        return (
+            self.params.temperature == 0.0
+            and not self.needs_counts
+            and not self.params.logit_bias
+            and not self.forbidden_token_ids
+        )

@@ -1,0 +1,90 @@
+"""Chooses each request's next token, and reports log-probabilities where asked.
+
+A request's randomness is a pure function of (its seed, how many tokens it has produced), so
+its tokens depend neither on who shares its batch nor on a preemption. Answers "how do you
+make sampling reproducible under continuous batching?".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from infra_lab.sampling.filters import keep_candidates
+from infra_lab.sampling.logits_processors import process_logits
+from infra_lab.sampling.request_state import SamplingState
+from infra_lab.step import TokenLogprobs
+
+
+def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int]:
+    """Picks one token a row.
+
+    Args:
+        logits: fp32 [num_requests, vocab], raw.
+        states: one for each row; not changed.
+    """
+    if all(state.is_plain_greedy for state in states):
+        return argmax_lowest_id(logits).tolist()
+    return [sample_row(row, state) for row, state in zip(logits, states, strict=True)]
+
+
+def argmax_lowest_id(logits: torch.Tensor) -> torch.Tensor:
+    """argmax over the last dimension, the lowest id among equals."""
+    return logits.argmax(dim=-1)
+
+
+def sample_row(logits: torch.Tensor, state: SamplingState) -> int:
+    """logits: fp32 [vocab], raw -> token id."""
+    logits = process_logits(logits, state)
+    if state.params.temperature == 0.0:
+        return int(argmax_lowest_id(logits))
+    scaled = logits / state.params.temperature
+    token_ids, values = keep_candidates(scaled, state.params)
+    choice = pick(values, uniform(state.seed, state.num_output_tokens))
+    return int(token_ids[choice])
+
+
+def pick(logits: torch.Tensor, u: float) -> int:
+    """Inverse-CDF sampling: the first index whose cumulative softmax exceeds u in [0, 1).
+
+    Sums in float64, so that no token of a large vocabulary is lost to rounding.
+    """
+    weights = (logits - logits.max()).double().exp()
+    cumulative = weights.cumsum(-1)
+    index = int(torch.searchsorted(cumulative, u * float(cumulative[-1]), right=True))
+    return min(index, int(weights.nonzero()[-1]))
+
+
+def uniform(seed: int, index: int) -> float:
+    """The index-th number in [0, 1) of a request's own stream: counter-based (Philox,
+    Salmon et al. 2011), so any index can be had without those before it."""
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=index)).random())
+
+
+def token_logprobs(
+    logits: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Log-probabilities of the model's own distribution: before bias, penalties, temperature.
+
+    Args:
+        logits: fp32 [n, vocab], raw.
+        token_ids: the chosen token of each row.
+        num_top: how many likeliest tokens to list for each row.
+    """
+    log_total = logits.logsumexp(-1, keepdim=True)
+    chosen = logits.gather(-1, torch.tensor(token_ids, device=logits.device).unsqueeze(-1))
+    ranks = (logits > chosen).sum(-1) + 1
+    most = max(num_top)
+    top = logits.topk(most, dim=-1) if most > 0 else None
+    result = []
+    for row, token_id in enumerate(token_ids):
+        listed: list[tuple[int, float]] = []
+        if top is not None:
+            ids = top.indices[row, : num_top[row]].tolist()
+            values = (top.values[row, : num_top[row]] - log_total[row]).tolist()
+            listed = list(zip(ids, values, strict=True))
+        logprob = float(chosen[row, 0] - log_total[row, 0])
+        result.append(TokenLogprobs(int(token_id), logprob, int(ranks[row]), listed))
+    return result

@@ -1,0 +1,81 @@
+"""Turns a SchedulerOutput into the flat arrays of one ragged batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra_lab.attention.backend import AttentionMetadata
+from infra_lab.step import SchedulerOutput
+
+
+@dataclass(frozen=True, slots=True)
+class InputBatch:
+    """One step's tokens, end to end in the order of `SchedulerOutput.scheduled`.
+
+    token_ids, positions: int64 [num_tokens].
+    sample_rows: token rows whose logits are sampled, one for each sampling request, in order.
+    prompt_logprob_rows: for each request that is owed prompt log-probabilities, its rows.
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    metadata: AttentionMetadata
+    sample_rows: np.ndarray
+    prompt_logprob_rows: dict[str, range]
+
+
+def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> InputBatch:
+    """Lays the scheduled tokens out and maps each to its slot in the cache."""
+    scheduled = scheduler_output.scheduled
+    query_lens = np.array([len(item.token_ids) for item in scheduled], dtype=np.int64)
+    first_positions = np.array([item.num_computed_tokens for item in scheduled], dtype=np.int64)
+    query_start_loc = np.zeros(len(scheduled) + 1, dtype=np.int64)
+    np.cumsum(query_lens, out=query_start_loc[1:])
+    num_tokens = int(query_start_loc[-1])
+
+    # Position of each row: its request's first position plus its distance from that row.
+    shift = first_positions - query_start_loc[:-1]
+    positions = np.arange(num_tokens, dtype=np.int64) + np.repeat(shift, query_lens)
+    token_ids = np.concatenate([np.asarray(item.token_ids, np.int64) for item in scheduled])
+
+    block_tables = _pad_block_tables([item.block_ids for item in scheduled])
+    owners = np.repeat(np.arange(len(scheduled)), query_lens)
+    blocks = block_tables[owners, positions // block_size]
+    metadata = AttentionMetadata(
+        query_start_loc=query_start_loc,
+        seq_lens=first_positions + query_lens,
+        block_tables=block_tables,
+        slot_mapping=blocks * block_size + positions % block_size,
+    )
+    samples = np.array([item.samples for item in scheduled], dtype=bool)
+    return InputBatch(
+        token_ids=token_ids,
+        positions=positions,
+        metadata=metadata,
+        sample_rows=query_start_loc[1:][samples] - 1,
+        prompt_logprob_rows=_prompt_logprob_rows(scheduler_output, query_start_loc),
+    )
+
+
+def _pad_block_tables(tables: list[Sequence[int]]) -> np.ndarray:
+    padded = np.zeros((len(tables), max(len(table) for table in tables)), dtype=np.int64)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table)] = table
+    return padded
+
+
+def _prompt_logprob_rows(
+    scheduler_output: SchedulerOutput, query_start_loc: np.ndarray
+) -> dict[str, range]:
+    """Rows from `prompt_logprobs_from` to the chunk's end; the caller cuts the last prompt
+    token, whose successor is not a prompt token."""
+    rows = {}
+    for index, item in enumerate(scheduler_output.scheduled):
+        if item.prompt_logprobs_from is not None:
+            offset = item.prompt_logprobs_from - item.num_computed_tokens
+            start, end = int(query_start_loc[index]), int(query_start_loc[index + 1])
+            rows[item.request_id] = range(start + offset, end)
+    return rows

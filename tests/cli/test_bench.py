@@ -1,0 +1,156 @@
+"""`infra-lab bench`: refusals, one JSON object on stdout, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra_lab.bench import peers as peers_module
+from infra_lab.bench.child import ChildFailedError
+from infra_lab.bench.peers import Contender, EngineRun
+from infra_lab.bench.runs import BatchRun, StreamRun
+from infra_lab.cli.main import main
+from infra_lab.errors import ModelNotFoundError
+from infra_lab.models.store import resolve
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `infra-lab bench ...` and gives exit status, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["bench", *arguments])
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path) -> str:
+    """A folder with a config and no weights: enough for what is checked before loading."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 32,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["throughput", "latency", "peers"])
+def test_every_help_has_an_example(bench: Run, command: str) -> None:
+    status, out, _ = bench(command, "--help")
+    assert status == 0
+    assert f"Example: infra-lab bench {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["throughput", "--prompt-len", "9:3"], "prompt lengths run from 9 to 3"),
+        (["throughput", "--prompt-len", "many"], "--prompt-len must be MIN:MAX"),
+        (["throughput", "--output-len", "0:3"], "output lengths must be at least 1, not 0"),
+        (["throughput", "--num-requests", "-1"], "number of requests must be at least 1, not -1"),
+        (["throughput", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["throughput", "--warmup", "-1"], "--warmup must be at least 0, not -1"),
+        (["throughput", "--threads", "0"], "--threads must be at least 1, not 0"),
+        (["latency", "--prompt-len", "0"], "prompt lengths must be at least 1, not 0"),
+        (["latency", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["peers"], "name at least one peer"),
+        (["peers", "--peer", "sglang"], "no peer 'sglang'"),
+        (["peers", "--peer", "vllm"], "give one for each peer"),
+        (["peers", "--peer", "transformers", "--dtype", "auto"], "name one"),
+        (["peers", "--peer", "transformers", "--streams", "0"], "must be at least 1, not 0"),
+    ],
+)
+def test_arguments_without_sense_end_with_2_and_one_line(
+    bench: Run, arguments: list[str], message: str
+) -> None:
+    status, out, err = bench(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["throughput", "latency", "peers"])
+def test_requests_longer_than_the_context_are_refused_before_anything_is_loaded(
+    bench: Run, tiny_config: str, command: str
+) -> None:
+    extra = ["--peer", "transformers"] if command == "peers" else []
+    lengths = ["--prompt-len", "40", "--output-len", "25"]
+    status, _, err = bench(command, "--model", tiny_config, *lengths, *extra)
+    assert status == 2
+    assert "make 65, but the model's context is 64" in err
+
+
+def test_a_model_that_is_not_there_is_named(bench: Run) -> None:
+    status, _, err = bench("throughput", "--model", "./no/such/folder")
+    assert status == 1
+    assert "./no/such/folder" in err
+
+
+def test_a_failed_peer_ends_with_1_after_the_others_were_printed(
+    bench: Run, tiny_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(contender: Contender, job_file: Path, timeout_s: float) -> EngineRun:
+        if contender.name == "vllm":
+            raise ChildFailedError("it ended with status 1:\nModuleNotFoundError: vllm")
+        return EngineRun(BatchRun(1.0, 6, 6), (StreamRun(0.1, 1.0, 3),), 10.0)
+
+    monkeypatch.setattr(peers_module, "run_in_child", run)
+    lengths = ["--prompt-len", "3", "--output-len", "3", "--num-requests", "2"]
+    stream = ["--stream-prompt-len", "3", "--stream-output-len", "3"]
+    who = ["--peer", "vllm", "--python", sys.executable, "--peer", "transformers"]
+    status, out, err = bench("peers", "--model", tiny_config, *lengths, *stream, *who, "--json")
+    assert status == 1
+    engines = json.loads(out)["engines"]
+    assert engines["transformers"]["ours_over_peer"]["output_tokens_per_s"] == 1.0
+    assert "ModuleNotFoundError" in engines["vllm"]["error"]
+    assert "error: an engine did not finish.\nvllm: it ended with status 1" in err
+
+
+@pytest.mark.model
+def test_throughput_prints_one_json_object_with_the_promised_keys(bench: Run) -> None:
+    _skip_without_model()
+    small = ["--num-requests", "2", "--prompt-len", "4", "--output-len", "3", "--warmup", "1"]
+    status, out, err = bench("throughput", *small, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    promised = {"output_tokens_per_s", "total_tokens_per_s", "elapsed_s", "peak_rss_mb"}
+    assert promised <= set(report)
+    assert (report["prompt_tokens"], report["output_tokens"]) == (8, 6)
+    assert report["step_time"]["steps"] >= 3
+
+
+@pytest.mark.model
+def test_latency_reports_gaps_between_tokens(bench: Run) -> None:
+    _skip_without_model()
+    status, out, err = bench("latency", "--prompt-len", "4", "--output-len", "4", "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["ttft_ms"] > 0
+    assert report["tpot_ms"] > 0
+    assert report["itl_ms"]["p50"] > 0
+
+
+def _skip_without_model() -> None:
+    try:
+        resolve("smollm2-135m")
+    except ModelNotFoundError as error:
+        pytest.skip(str(error))

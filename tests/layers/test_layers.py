@@ -1,0 +1,125 @@
+"""Each layer against float64 arithmetic or transformers' own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from infra_lab.layers.activation import silu_and_mul
+from infra_lab.layers.embedding import Embedding, TiedEmbedding
+from infra_lab.layers.linear import Linear
+from infra_lab.layers.norm import RMSNorm
+from infra_lab.layers.rope_scaling import RopeScaling
+from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate
+from infra_lab.layers.workspace import Workspace
+
+CPU = torch.device("cpu")
+sizes = st.integers(1, 9)
+
+
+@given(rows=sizes, inner=sizes, widths=st.lists(sizes, min_size=1, max_size=3), seed=sizes)
+def test_a_fused_linear_is_its_parts_side_by_side(
+    rows: int, inner: int, widths: list[int], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    parts = [torch.randn(width, inner) for width in widths]
+    biases = [torch.randn(width) for width in widths]
+    x = torch.randn(rows, inner)
+    expected = torch.cat([F.linear(x, w, b) for w, b in zip(parts, biases, strict=True)], dim=-1)
+    torch.testing.assert_close(Linear.fuse(parts, biases)(x), expected)
+    out = torch.empty(rows, sum(widths))
+    assert Linear.fuse(parts)(x, out) is out
+    torch.testing.assert_close(out, expected - torch.cat(biases))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rms_norm_is_no_further_from_float64_than_the_formula_in_the_same_dtype(
+    dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(0)
+    x, weight = (torch.randn(7, 64) * 3).to(dtype), torch.randn(64).to(dtype)
+    wide = x.double()
+    exact = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    same_dtype = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+    error = (RMSNorm(weight, 1e-5)(x).double() - exact).abs().max()
+    assert error <= 2 * (same_dtype.double() - exact).abs().max() + 1e-6
+
+
+def test_silu_and_mul_is_swiglu() -> None:
+    gate, up = torch.randn(5, 8), torch.randn(5, 8)
+    out = silu_and_mul(torch.cat((gate, up), dim=-1), torch.empty(5, 8))
+    torch.testing.assert_close(out, gate * torch.sigmoid(gate) * up)
+
+
+@given(ids=st.lists(st.integers(0, 10), min_size=1, max_size=8))
+def test_a_tied_embedding_looks_up_the_rows_of_the_checkpoint(ids: list[int]) -> None:
+    table = torch.arange(11 * 3, dtype=torch.float32).view(11, 3)
+    token_ids = torch.tensor(ids)
+    tied = TiedEmbedding(Linear.fuse([table]))(token_ids)
+    assert torch.equal(tied, table[token_ids])
+    assert torch.equal(Embedding(table)(token_ids), table[token_ids])
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+SCALINGS = [
+    ({"rope_type": "default"}, RopeScaling()),
+    ({"rope_type": "linear", "factor": 4.0}, RopeScaling("linear", 4.0)),
+    (LLAMA3, RopeScaling("llama3", 8.0, 1.0, 4.0, 64)),
+]
+
+
+@pytest.mark.parametrize(("parameters", "scaling"), SCALINGS)
+@settings(max_examples=10)
+@given(head_dim=st.sampled_from([2, 16, 64]), theta=st.sampled_from([1e4, 5e5]))
+def test_rotation_equals_transformers(
+    parameters: dict[str, object], scaling: RopeScaling, head_dim: int, theta: float
+) -> None:
+    config = LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=512,
+        rope_parameters={**parameters, "rope_theta": theta},
+    )
+    torch.manual_seed(0)
+    positions = torch.tensor([0, 1, 7, 100, 511])
+    x = torch.randn(len(positions), 2, head_dim)
+    cos, sin = LlamaRotaryEmbedding(config)(x, positions[None])
+    expected, _ = apply_rotary_pos_emb(x[None], x[None], cos, sin, unsqueeze_dim=2)
+    frequencies = inverse_frequencies(head_dim, theta, scaling)
+    rotary = RotaryEmbedding(frequencies, 512, torch.float32, CPU)
+    torch.testing.assert_close(rotate(x, *rotary.tables(positions)), expected[0], atol=2e-4, rtol=0)
+
+
+@settings(max_examples=30)
+@given(shift=st.integers(0, 400), distance=st.integers(0, 100))
+def test_a_score_depends_only_on_the_distance(shift: int, distance: int) -> None:
+    torch.manual_seed(0)
+    rotary = RotaryEmbedding(inverse_frequencies(16, 1e4, RopeScaling()), 512, torch.float32, CPU)
+    q, k = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+
+    def score(first: int) -> torch.Tensor:
+        rotated_k = rotate(k, *rotary.tables(torch.tensor([first])))
+        rotated_q = rotate(q, *rotary.tables(torch.tensor([first + distance])))
+        return (rotated_q * rotated_k).sum()
+
+    torch.testing.assert_close(score(shift), score(0), atol=1e-3, rtol=1e-3)
+
+
+def test_a_workspace_reuses_one_buffer_per_name() -> None:
+    workspace = Workspace(torch.float32, CPU)
+    large = workspace.take("a", 4, 8)
+    assert workspace.take("a", 2, 3).data_ptr() == large.data_ptr()
+    assert workspace.take("b", 2, 3).data_ptr() != large.data_ptr()
+    assert workspace.take("a", 5, 8).shape == (5, 8)
