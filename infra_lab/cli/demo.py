@@ -112,7 +112,7 @@ def _run_live(llm: LLM, panel: EnginePanel, console: Console) -> list[RequestOut
     with Live(panel, console=console, refresh_per_second=12, screen=False, transient=True):
         outputs = _drain(llm, panel.on_output)
     for output in outputs:
-        _print_answer(panel, output)
+        console.print(_answer(panel, output), markup=False)
     return outputs
 
 
@@ -129,7 +129,7 @@ def _run_plain(llm: LLM, panel: EnginePanel, log: EventLog) -> list[RequestOutpu
     def on_output(output: RequestOutput) -> None:
         panel.on_output(output)
         if output.finished:
-            _print_answer(panel, output)
+            typer.echo(_answer(panel, output))
 
     stop = log.subscribe(on_step)
     try:
@@ -162,9 +162,9 @@ def _step_line(event: StepEvent) -> str:
     )
 
 
-def _print_answer(panel: EnginePanel, output: RequestOutput) -> None:
+def _answer(panel: EnginePanel, output: RequestOutput) -> str:
     answer = output.error or output.outputs[0].text.strip()
-    typer.echo(f"\n> {panel.lines[output.request_id].prompt}\n{answer}")
+    return f"\n> {panel.lines[output.request_id].prompt}\n{answer}"
 
 
 def _summarize(

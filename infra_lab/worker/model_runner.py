@@ -7,7 +7,6 @@ SchedulerOutput; what it keeps itself is each request's sampling state.
 from __future__ import annotations
 
 import time
-
 from typing import Any
 
 import torch

@@ -1,0 +1,109 @@
+"""`generate`, `chat` and `demo` as their user runs them, on the real model."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra_lab.engine.event_log import EngineStarted, RequestFinished, StepEvent, read_events
+
+QUESTION = "What is the capital of France?"
+Run = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("smollm2_path")
+
+
+@pytest.mark.model
+def test_generate_answers_paris(run_command: Run) -> None:
+    result = run_command("generate", "--prompt", QUESTION, "--temperature", "0")
+    assert result.status == 0
+    assert result.out == "The capital of France is Paris.\n"
+    assert result.err == ""
+
+
+@pytest.mark.model
+def test_generate_prints_one_json_object(run_command: Run) -> None:
+    arguments = ("--max-tokens", "4", "--seed", "1", "-n", "2", "--json")
+    result = run_command("generate", "--prompt", QUESTION, *arguments)
+    report = json.loads(result.out)
+    assert [len(sample["token_ids"]) for sample in report["outputs"]] == [4, 4]
+    assert report["prompt"] == QUESTION
+    assert report["ttft_s"] > 0
+
+
+@pytest.mark.model
+def test_generate_reads_a_piped_prompt_and_continues_raw_text(
+    run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("The capital of France is\n"))
+    result = run_command("generate", "--raw", "--temperature", "0", "--stop", ".")
+    assert result.out == " Paris\n"
+
+
+@pytest.mark.model
+def test_generate_writes_the_events_of_every_step(run_command: Run, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    run_command("generate", "--prompt", QUESTION, "--max-tokens", "3", "--events", str(path))
+    events = read_events(path)
+    assert isinstance(events[0], EngineStarted)
+    assert sum(e.num_sampled_tokens for e in events if isinstance(e, StepEvent)) == 3
+    assert isinstance(events[-1], RequestFinished)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prompt", ""), "empty"),
+        (("--prompt", "x", "--temperature", "-1"), "temperature"),
+        (("--prompt", "x", "--max-tokens", "0"), "max-tokens"),
+        (("--prompt", "x", "--top-p", "2"), "top_p"),
+        (("--prompt", "x", "--model", "smollm3"), "smollm"),
+        (("--prompt", "x", "--dtype", "int3"), "dtype"),
+        (("--prompt", "x", "--events", "/nonexistent/e.jsonl"), "event log"),
+        (("--prompt", "word " * 9000, "--raw"), "context"),
+    ],
+)
+@pytest.mark.model
+def test_generate_says_what_is_wrong_in_one_line(
+    run_command: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run_command("generate", *arguments)
+    assert result.status in (1, 2)
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+@pytest.mark.model
+def test_chat_keeps_the_conversation_in_the_prefix_cache(
+    run_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.jsonl"
+    lines = f"{QUESTION}\nAnd of Italy?\n/clear\n{QUESTION}\n/quit\nnever asked\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    result = run_command("chat", "--temperature", "0", "--max-tokens", "12", "--events", str(path))
+    assert result.status == 0
+    answers = result.out.strip().split("\n")
+    assert answers[0] == answers[-1] == "The capital of France is Paris."
+    turns = [event for event in read_events(path) if isinstance(event, RequestFinished)]
+    assert len(turns) == 3
+    first, second, again = turns
+    assert first.num_cached_tokens == 0
+    # The second turn finds every full block of the first one's prompt.
+    assert second.num_cached_tokens >= first.num_prompt_tokens // 16 * 16
+    assert again.num_cached_tokens == first.num_prompt_tokens // 16 * 16
+
+
+@pytest.mark.model
+def test_the_piped_demo_shows_steps_answers_and_a_summary(run_command: Run) -> None:
+    result = run_command("demo", "--max-tokens", "3")
+    assert result.status == 0
+    assert "step    0: " in result.out
+    assert result.out.count("\n> ") == 8
+    assert "24 tokens in " in result.out
+    assert "\x1b[" not in result.out
