@@ -61,7 +61,7 @@ class EngineConfig:
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
-                f"({self.max_num_batched_tokens}): every running request needs a token of the budget"
+                f"({self.max_num_batched_tokens}): every running request needs one of its tokens"
             )
 
 

@@ -28,7 +28,7 @@ class SamplingParams:
 
     Numbers are normalised (`temperature=0` becomes 0.0, `top_k=-1` becomes 0, `stop="a"`
     becomes `("a",)`), so two equal requests compare equal. Filters apply in the order
-    logit_bias, penalties, temperature, top_k, top_p, min_p.
+    logit_bias, penalties, temperature, min_p, top_k, top_p.
 
     Attributes:
         n: samples to draw from one prompt, at least 1. Sample i is seeded with `seed + i`.

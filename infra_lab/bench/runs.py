@@ -64,15 +64,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def batch_figures(runs: Sequence[BatchRun]) -> dict[str, Any]:
-    """The run of median speed, under the keys that every report shares, with the spread."""
+    """Medians over runs of one workload, under the keys that every report shares; the spread."""
     speeds = [run.output_tokens_per_s for run in runs]
-    middle = sorted(runs, key=lambda run: run.output_tokens_per_s)[(len(runs) - 1) // 2]
     figures: dict[str, Any] = {
-        "elapsed_s": middle.elapsed_s,
-        "prompt_tokens": middle.prompt_tokens,
-        "output_tokens": middle.output_tokens,
-        "output_tokens_per_s": middle.output_tokens_per_s,
-        "total_tokens_per_s": middle.total_tokens_per_s,
+        "elapsed_s": median(run.elapsed_s for run in runs),
+        "prompt_tokens": runs[0].prompt_tokens,
+        "output_tokens": runs[0].output_tokens,
+        "output_tokens_per_s": median(speeds),
+        "total_tokens_per_s": median(run.total_tokens_per_s for run in runs),
         "repeats": len(runs),
     }
     if len(runs) > 1:

@@ -4,15 +4,16 @@ all but the newest message is found in it."""
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra_lab.cli.options import CacheDir
-from infra_lab.cli.session import (
+from infra_lab.cli.options import (
+    CacheDir,
+    Command,
     Device,
     Dtype,
-    EngineOptions,
     Events,
     KVCacheMB,
     MaxTokens,
@@ -20,11 +21,11 @@ from infra_lab.cli.session import (
     Seed,
     Temperature,
     TopP,
-    load_llm,
-    open_event_log,
+    new_app,
 )
-from infra_lab.cli.terminal import make_console
-from infra_lab.errors import InvalidRequestError
+from infra_lab.cli.session import EngineOptions, load_llm, open_event_log
+from infra_lab.cli.terminal import make_console, print_error
+from infra_lab.errors import InvalidRequestError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,21 +33,17 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.sampling_params import SamplingParams
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+app = new_app()
 
 Messages = list[dict[str, str]]
 
 
-@app.command(epilog='Example: infra-lab chat --system "You answer in one sentence."')
+@app.command(cls=Command, epilog='Example: infra-lab chat --system "You answer in one sentence."')
 def chat(
     model: Model = "smollm2-135m",
     system: Annotated[
-        str | None, typer.Option(help="The system message; default: the model's own.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The system message; default: the model's own."),
     ] = None,
     max_tokens: MaxTokens = 512,
     temperature: Temperature = 0.5,
@@ -67,10 +64,11 @@ def chat(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb)
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
+    lines = _typed() if sys.stdin.isatty() else _piped()
     with open_event_log(events) as log:
         llm = load_llm(options, log)
         messages = list(opening)
-        for line in _lines():
+        for line in lines:
             if line in ("/quit", "/exit"):
                 break
             if line == "/clear":
@@ -80,22 +78,31 @@ def chat(
             _answer(llm, messages, params)
 
 
-def _lines() -> Iterator[str]:
-    """What the user types, line by line; piped input works too."""
-    shows_prompt = sys.stdin.isatty()
-    if shows_prompt:
-        make_console(stderr=True).print("[dim]/clear forgets, /quit ends[/dim]")
+def _typed() -> Iterator[str]:
+    """What the user types, line by line."""
+    make_console(stderr=True).print("[dim]/clear forgets, /quit ends[/dim]")
     while True:
         try:
-            line = input("> " if shows_prompt else "").strip()
+            line = input("> ").strip()
         except EOFError:
+            make_console(stderr=True).print()
             return
         if line:
             yield line
 
 
+def _piped() -> Iterator[str]:
+    """Lines that are not blank, as they arrive; the first is awaited before a model is loaded."""
+    lines = (stripped for line in sys.stdin if (stripped := line.strip()))
+    first = next(lines, None)
+    if first is None:
+        raise UsageError("nothing to answer: standard input is empty; type, or pipe lines in")
+    return chain([first], lines)
+
+
 def _answer(llm: LLM, messages: Messages, params: SamplingParams) -> None:
-    """Streams the answer and appends it to `messages`; a refused turn is taken back."""
+    """Streams the answer and appends it to `messages`; a refused turn is taken back, unless
+    nobody is there to try another."""
     output = None
     try:
         prompt = llm.tokenizer.apply_chat_template(messages)
@@ -105,8 +112,10 @@ def _answer(llm: LLM, messages: Messages, params: SamplingParams) -> None:
     except KeyboardInterrupt:
         sys.stdout.write(" [stopped]")
     except InvalidRequestError as error:
+        if not sys.stdin.isatty():
+            raise
         messages.pop()
-        sys.stdout.write(f"{error}\n")
+        print_error(str(error))
         return
     sys.stdout.write("\n")
     if output is None:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra_lab.cli.options import CacheDir
-from infra_lab.cli.session import (
+from infra_lab.cli.options import (
+    CacheDir,
+    Command,
     Device,
     Dtype,
-    EngineOptions,
     Events,
+    MaxTokens,
     Model,
-    load_llm,
-    open_event_log,
+    new_app,
 )
-from infra_lab.cli.terminal import make_console
+from infra_lab.cli.session import EngineOptions, load_llm, open_event_log
+from infra_lab.cli.terminal import counted, make_console, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +30,7 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import RequestOutput
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+app = new_app()
 
 PROMPTS = (
     "What is the capital of France?",
@@ -53,12 +49,13 @@ TOKEN_BUDGET = 128
 KV_CACHE_BYTES = 64 << 20
 
 
-@app.command(epilog="Example: infra-lab demo --max-tokens 64 --events steps.jsonl")
+@app.command(cls=Command, epilog="Example: infra-lab demo --max-tokens 64 --events steps.jsonl")
 def demo(
     model: Model = "smollm2-135m",
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 128,
+    max_tokens: MaxTokens = 128,
     plain: Annotated[
-        bool, typer.Option(help="Text instead of the live panel, as when output is piped.")
+        bool,
+        typer.Option("--plain", help="Text instead of the live panel, as when output is piped."),
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -86,7 +83,7 @@ def demo(
         panel.started = time.monotonic()
         live = console.is_terminal and not plain
         outputs = _run_live(llm, panel, console) if live else _run_plain(llm, panel, log)
-        _summarize(console, panel, outputs, time.monotonic() - panel.started)
+        _summarize(panel, outputs, time.monotonic() - panel.started)
 
 
 def _new_panel(lines: dict[str, str], log: EventLog) -> EnginePanel:
@@ -154,10 +151,11 @@ def _is_worth_a_line(event: StepEvent) -> bool:
 
 def _step_line(event: StepEvent) -> str:
     chunks = [entry.num_tokens for entry in event.batch if entry.is_prompt_chunk]
+    decodes = len(event.batch) - len(chunks)
     return (
-        f"step {event.step:>4}: {len(chunks)} prompt chunks ({sum(chunks)} tokens, "
-        f"{event.prefix_hit_tokens} more from the prefix cache) "
-        f"+ {len(event.batch) - len(chunks)} decodes; KV blocks {event.blocks_used} used, "
+        f"step {event.step:>4}: {counted(len(chunks), 'prompt chunk')} "
+        f"({counted(sum(chunks), 'token')}, {event.prefix_hit_tokens} more from the prefix cache) "
+        f"+ {counted(decodes, 'decode')}; KV blocks {event.blocks_used} used, "
         f"{event.blocks_cached} cached, {event.blocks_free} free; {event.total_ms:.0f} ms"
     )
 
@@ -167,20 +165,18 @@ def _answer(panel: EnginePanel, output: RequestOutput) -> str:
     return f"\n> {panel.lines[output.request_id].prompt}\n{answer}"
 
 
-def _summarize(
-    console: Console, panel: EnginePanel, outputs: list[RequestOutput], elapsed_s: float
-) -> None:
+def _summarize(panel: EnginePanel, outputs: list[RequestOutput], elapsed_s: float) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="\nhow each request fared", title_justify="left")
     table.add_column("prompt")
-    columns = ("prompt tokens", "cached", "output tokens", "TTFT ms", "TPOT ms", "finish")
-    for name in columns:
-        table.add_column(name, justify="right")
+    for name in ("in", "cached", "out", "TTFT ms", "TPOT ms", "finish"):
+        table.add_column(name, justify="right", no_wrap=True)
     for output in sorted(outputs, key=lambda one: one.request_id):
         metrics = output.metrics
         table.add_row(
-            panel.lines[output.request_id].prompt,
+            Text(panel.lines[output.request_id].prompt, no_wrap=True, overflow="ellipsis"),
             str(len(output.prompt_token_ids)),
             str(output.num_cached_tokens),
             str(metrics.num_output_tokens),
@@ -188,9 +184,10 @@ def _summarize(
             "-" if metrics.tpot_s is None else f"{1e3 * metrics.tpot_s:.1f}",
             output.outputs[0].finish_reason,
         )
-    console.print(table)
-    console.print(
-        f"{panel.num_output_tokens} tokens in {elapsed_s:.1f} s: "
-        f"{panel.num_output_tokens / elapsed_s:.1f} tokens/s over {panel.num_steps} steps"
+    print_table(table)
+    typer.echo(
+        f"{counted(panel.num_output_tokens, 'token')} in {elapsed_s:.1f} s: "
+        f"{panel.num_output_tokens / elapsed_s:.1f} tokens/s over "
+        f"{counted(panel.num_steps, 'step')}"
     )
-    console.print("next: infra-lab chat, or infra-lab bench throughput")
+    typer.echo("next: infra-lab chat, or infra-lab bench throughput")

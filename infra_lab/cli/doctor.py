@@ -12,25 +12,19 @@ import typer
 
 from infra_lab.cli.doctor_checks import Check, run_checks
 from infra_lab.cli.machine import Memory, last_level_cache_bytes, read_cpu, read_memory
-from infra_lab.cli.options import AsJson, CacheDir
-from infra_lab.cli.terminal import make_console, print_json
+from infra_lab.cli.options import AsJson, CacheDir, Command, new_app
+from infra_lab.cli.terminal import make_console, print_json, print_table
 from infra_lab.cli.torch_probe import probe
 from infra_lab.models.store import ModelStore, default_cache_dir
 
-app = typer.Typer(
-    name="doctor",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+app = new_app()
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 _MIN_BUFFER_BYTES = 256 << 20
 _MAX_BUFFER_BYTES = 1 << 30
 
 
-@app.command(epilog="Example: infra-lab doctor --json")
+@app.command(cls=Command, epilog="Example: infra-lab doctor --json")
 def doctor(cache_dir: CacheDir = None, json: AsJson = False) -> None:
     """Check this machine; exit status 1 if something stops infra-lab from working."""
     memory = read_memory()
@@ -58,19 +52,21 @@ def buffer_bytes(memory: Memory, cache_bytes: int | None) -> int:
 
 
 def _print_table(checks: list[Check]) -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("check", "value", "verdict", "what to do", box=None, pad_edge=False)
-    table.columns[1].overflow = table.columns[3].overflow = "fold"
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for check in checks:
-        verdict = f"[{_COLOURS[check.verdict]}]{check.verdict}[/]"
-        table.add_row(check.name, escape(check.value), verdict, escape(check.mend))
-    console = make_console()
-    console.print(table)
+        table.add_row(Text(check.verdict, _COLOURS[check.verdict]), check.name, Text(check.value))
+        if check.mend:
+            table.add_row("", "", Text(f"to mend: {check.mend}", "bold"))
+    print_table(table)
     failed = sum(check.verdict == "fail" for check in checks)
     warned = sum(check.verdict == "warn" for check in checks)
     if failed or warned:
-        console.print(f"\n{failed} failed, {warned} to note: the last column says what to do.")
+        typer.echo(f"\n{failed} failed, {warned} to note: each says how to mend it.")
     else:
-        console.print("\nAll is well.")
+        typer.echo("\nAll is well.")

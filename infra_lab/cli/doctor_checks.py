@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from infra_lab.cli.machine import Cpu, Memory, find_compiler
-from infra_lab.cli.terminal import human_bytes
+from infra_lab.cli.terminal import counted, human_bytes
 from infra_lab.kernels_guard import foreign_kernels, mend
 from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.models.store import FileState, ModelStore
@@ -56,7 +56,7 @@ def check_torch(findings: Findings) -> Check:
     build = findings["cuda_build"] or findings["hip_build"]
     kind = f"GPU build {build}" if build else "CPU build"
     value = (
-        f"{findings['version']}, {kind}, {findings['threads']} threads, "
+        f"{findings['version']}, {kind}, {counted(findings['threads'], 'thread')}, "
         f"kernels for {findings['cpu_capability']}"
     )
     return Check("torch", value)
@@ -119,7 +119,7 @@ def check_gpu(findings: Findings) -> Check:
 
 
 def check_cpu(cpu: Cpu) -> Check:
-    physical = f"{cpu.physical_cores} physical cores, " if cpu.physical_cores else ""
+    physical = f"{counted(cpu.physical_cores, 'physical core')}, " if cpu.physical_cores else ""
     features = " ".join(cpu.features) or "features unknown"
     value = f"{cpu.model}, {physical}{cpu.usable_cores} usable, {features}"
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -130,7 +130,7 @@ def check_cpu(cpu: Cpu) -> Check:
 
 def check_memory(memory: Memory) -> Check:
     value = f"{human_bytes(memory.total)}, {human_bytes(memory.available)} available"
-    advice = "close programs, or give a smaller KV pool (--kv-cache-bytes)"
+    advice = "close programs, or give a smaller KV pool (--kv-cache-mb)"
     if memory.available < _FAIL_MEMORY_BYTES:
         return Check("memory", value, "fail", f"too little for the default model: {advice}")
     if memory.available < _WARN_MEMORY_BYTES:

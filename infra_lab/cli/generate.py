@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra_lab.cli.options import AsJson, CacheDir
-from infra_lab.cli.session import (
+from infra_lab.cli.options import (
+    AsJson,
+    CacheDir,
+    Command,
     Device,
     Dtype,
-    EngineOptions,
     Events,
     KVCacheMB,
     MaxTokens,
@@ -20,10 +21,10 @@ from infra_lab.cli.session import (
     Temperature,
     TopK,
     TopP,
-    load_llm,
-    open_event_log,
-    read_prompt,
+    count_option,
+    new_app,
 )
+from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, read_prompt
 from infra_lab.cli.terminal import make_console, print_json
 from infra_lab.errors import InfraLabError
 
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
     from infra_lab.outputs import RequestOutput
     from infra_lab.sampling_params import SamplingParams
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+app = new_app()
 
 
 @app.command(
-    epilog='Example: infra-lab generate --prompt "What is the capital of France?" --temperature 0'
+    cls=Command,
+    epilog='Example: infra-lab generate "What is the capital of France?" --temperature 0',
 )
 def generate(
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help='The text; "-" or nothing reads standard input.'),
+    ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help='The text; "-" or nothing reads standard input.')
+        str | None, typer.Option(metavar="TEXT", help="The prompt, given by name.")
     ] = None,
     model: Model = "smollm2-135m",
     max_tokens: MaxTokens = 256,
@@ -53,15 +54,17 @@ def generate(
     top_p: TopP = 0.95,
     top_k: TopK = 0,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1 discourages every token seen so far.")
+        float, typer.Option(metavar="X", help="Above 1 discourages every token seen so far.")
     ] = 1.0,
     seed: Seed = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End at this text; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End at this text; may be given several times."),
     ] = None,
-    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Samples of the one prompt.")] = 1,
+    n: Annotated[int, count_option("Samples of the one prompt.", "-n", "--n")] = 1,
     raw: Annotated[
-        bool, typer.Option(help="Continue the text as it stands, without the chat template.")
+        bool,
+        typer.Option("--raw", help="Continue the text as it stands, without the chat template."),
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -77,7 +80,7 @@ def generate(
     """
     from infra_lab.sampling_params import SamplingParams
 
-    text = read_prompt(prompt)
+    given = read_prompt(text, prompt)
     params = SamplingParams(
         n=n,
         max_tokens=max_tokens,
@@ -91,12 +94,12 @@ def generate(
     options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb)
     with open_event_log(events) as log:
         llm = load_llm(options, log)
-        ids: Any = text
+        ids: Any = given
         if not raw and llm.tokenizer.chat_template is not None:
-            ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": text}])
+            ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": given}])
         output = _run(llm, ids, params, shows_text=not as_json)
     if as_json:
-        print_json(_as_dict(output, text))
+        print_json(_as_dict(output, given))
     elif output.error is None:
         _report(output)
     if output.error is not None:

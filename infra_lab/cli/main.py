@@ -7,14 +7,18 @@ neither torch nor typer. Each command is a module of this package with a typer `
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 
 from infra_lab import __version__
 from infra_lab.cli.terminal import print_error
+from infra_lab.cli.usage import explain_usage, is_usage_error, suggestion
 from infra_lab.errors import InfraLabError, UsageError
 
 COMMANDS = {
@@ -45,7 +49,10 @@ Examples:
   infra-lab models info smollm2-135m
 """
 
+_OPTIONS = ("--help", "--version", "--debug")
 _INTERRUPTED = 130  # 128 + SIGINT, what a shell reports for Ctrl-C
+_READER_GONE = 141  # 128 + SIGPIPE, what a shell reports when `| head` has seen enough
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     while arguments[:1] == ["--debug"]:
         debug = True
         arguments.pop(0)
-    _never_fail_to_print()
+    _prepare_streams()
     try:
         status = _run(arguments)
     except KeyboardInterrupt:
@@ -63,9 +70,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        status = _explain(error)
+        status = _explain(error, arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        status = _output_failed(error)
     if status == _INTERRUPTED:
-        sys.stderr.write("interrupted\n")
+        with suppress(OSError):
+            sys.stderr.write("interrupted\n")
     sys.exit(status)
 
 
@@ -80,36 +92,64 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(_unknown(name))
     app = import_module(f"infra_lab.cli.{name}").app
+    is_group = len(app.registered_commands) > 1
+    rest = arguments[1:] or (["--help"] if is_group else [])
     try:
-        app(args=arguments[1:], prog_name=f"infra-lab {name}")
+        status = app(args=rest, prog_name=f"infra-lab {name}", standalone_mode=False)
     except SystemExit as end:
-        return _status(end)
-    return 0
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich end so, with status 1
+            raise end.__context__ from None
+        raise
+    return status if isinstance(status, int) else 0
 
 
-def _never_fail_to_print() -> None:
-    """A model may say anything, and a terminal may lack the letter: it shows "?" then."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+def _prepare_streams() -> None:
+    """Nothing that is read or printed may fail for its letters, or for a closed stream.
+
+    A model may say anything, and a terminal may lack the letter: it shows "?" then. Bytes that
+    are not UTF-8 reach the checks of a prompt, which name them.
+    """
+    for name, mode, errors in (
+        ("stdin", "r", "surrogateescape"),
+        ("stdout", "w", "replace"),
+        ("stderr", "w", "replace"),
+    ):
+        stream = getattr(sys, name)
+        if stream is None:
+            # It lives as long as the process, as the stream in whose place it stands.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
-def _status(end: SystemExit) -> int:
-    if end.code is None:
-        return 0
-    return end.code if isinstance(end.code, int) else 1
-
-
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, InfraLabError):
         print_error(str(error))
         return error.exit_status
+    if is_usage_error(error):
+        print_error(explain_usage(error, arguments))
+        return UsageError.exit_status
+    if isinstance(error, BrokenPipeError) or (
+        isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None
+    ):
+        return _output_failed(error)
     print_error(
         f"{type(error).__name__}: {error}\n"
         "This is a fault of infra-lab or of its installation. `infra-lab doctor` checks the "
         "latter; `infra-lab --debug ...` shows where it happened."
     )
     return 1
+
+
+def _output_failed(error: OSError) -> int:
+    """Says why, unless the reader has only gone, and drops what is still to be written: Python
+    would try once more at its end, and complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return _READER_GONE
+    print_error(f"cannot write the output: {error.strerror}")
+    return InfraLabError.exit_status
 
 
 def _help() -> str:
@@ -119,9 +159,6 @@ def _help() -> str:
 
 
 def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    kind = "option" if name.startswith("-") else "command"
-    close = get_close_matches(name, COMMANDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"commands are {', '.join(COMMANDS)}"
-    return f"no {kind} {name!r}: {hint} (`infra-lab --help` explains them)"
+    kind, known = ("option", _OPTIONS) if name.startswith("-") else ("command", tuple(COMMANDS))
+    hint = suggestion(name, known, f"{kind}s are {', '.join(known)}")
+    return f"no {kind} {name!r}{hint} (see `infra-lab --help`)"

@@ -12,22 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from infra_lab.cli.options import AsJson, CacheDir
-from infra_lab.cli.terminal import human_bytes, make_console, print_json, pull_progress
+from infra_lab.cli.options import AsJson, CacheDir, Command, new_app
+from infra_lab.cli.terminal import human_bytes, print_json, print_table, pull_progress
 from infra_lab.errors import ModelLoadError
 from infra_lab.models.catalog import KnownModel
 from infra_lab.models.store import FileState, ModelStore, default_cache_dir
 
-app = typer.Typer(
-    name="models",
-    help="Get, list and describe models.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    epilog="Example: infra-lab models pull smollm2-135m",
+app = new_app(
+    help="Get, list and describe models.", epilog="Example: infra-lab models pull smollm2-135m"
 )
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `infra-lab models list`.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +49,9 @@ class ModelInfo:
     kv_bytes_per_token_bf16: int
 
 
-@app.command(epilog="Example: infra-lab models pull smollm2-135m")
+@app.command(cls=Command, epilog="Example: infra-lab models pull smollm2-135m")
 def pull(
-    name: Annotated[str, typer.Argument(help="A name from `infra-lab models list`.")],
+    name: Name,
     cache_dir: CacheDir = None,
     quiet_if_present: Annotated[
         bool, typer.Option("--quiet-if-present", help="Say nothing if there is nothing to do.")
@@ -77,9 +72,9 @@ def pull(
     typer.echo(f"{name} is ready: {path}")
 
 
-@app.command(epilog="Example: infra-lab models verify smollm2-135m")
+@app.command(cls=Command, epilog="Example: infra-lab models verify smollm2-135m")
 def verify(
-    name: Annotated[str, typer.Argument(help="A name from `infra-lab models list`.")],
+    name: Name,
     cache_dir: CacheDir = None,
 ) -> None:
     """Read a pulled model whole and compare its SHA-256."""
@@ -93,7 +88,7 @@ def verify(
     typer.echo(f"{name} is intact: {store.path(model)}")
 
 
-@app.command("list", epilog="Example: infra-lab models list --json")
+@app.command("list", cls=Command, epilog="Example: infra-lab models list --json")
 def list_models(cache_dir: CacheDir = None, json: AsJson = False) -> None:
     """Show the models that infra-lab knows by name, and which are here."""
     store = _store(cache_dir)
@@ -108,14 +103,16 @@ def list_models(cache_dir: CacheDir = None, json: AsJson = False) -> None:
     for row in rows:
         size = human_bytes(row["size_bytes"])
         table.add_row(row["name"], row["format"], size, row["licence"], row["state"], row["path"])
-    console = make_console()
-    console.print(table)
-    console.print("A folder, a .gguf file or a Hugging Face hub id (org/name) works as well.")
+    print_table(table)
+    typer.echo("A folder, a .gguf file or a Hugging Face hub id (org/name) works as well.")
 
 
-@app.command(epilog="Example: infra-lab models info smollm2-135m")
+@app.command(cls=Command, epilog="Example: infra-lab models info smollm2-135m")
 def info(
-    model: Annotated[str, typer.Argument(help="A known name, a folder, a .gguf file, a hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id."),
+    ],
     cache_dir: CacheDir = None,
     json: AsJson = False,
 ) -> None:
@@ -132,7 +129,7 @@ def info(
     table.add_column(overflow="fold")
     for label, value in _lines(facts):
         table.add_row(label, value)
-    make_console().print(table)
+    print_table(table)
 
 
 def describe(name: str, path: Path, known: KnownModel | None) -> ModelInfo:

@@ -1,40 +1,22 @@
-"""Options of every command that runs a model, and how they become a loaded LLM."""
+"""From a command line to a loaded model, its event log and the text to work on."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from infra_lab.cli.terminal import make_console
-from infra_lab.errors import UsageError
+from infra_lab.errors import InvalidRequestError, UsageError
+from infra_lab.models.text import require_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra_lab.engine.event_log import EventLog
     from infra_lab.engine.llm import LLM
-
-Model = Annotated[
-    str, typer.Option(help="A name from `infra-lab models list`, a folder, a .gguf file, a hub id.")
-]
-Events = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write every step's record there, as JSON lines."),
-]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-KVCacheMB = Annotated[
-    int | None, typer.Option("--kv-cache-mb", min=1, help="Memory of the KV pool, in MB.")
-]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate.")]
-Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
-TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens of this mass.")]
-TopK = Annotated[int, typer.Option(help="Sample among this many tokens; 0: all.")]
-Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +65,18 @@ def open_event_log(path: Path | None, capacity: int = 0) -> Iterator[EventLog]:
         raise UsageError(log.write_error)
 
 
-def read_prompt(prompt: str | None) -> str:
+def read_prompt(argument: str | None, option: str | None) -> str:
     """The prompt given, or standard input for "-" or where something is piped in."""
-    import sys
-
-    if prompt is not None and prompt != "-":
-        return prompt
-    if prompt is None and sys.stdin.isatty():
-        raise UsageError('no prompt: give --prompt "text", or pipe the text in')
-    return sys.stdin.read().rstrip("\n")
+    if argument is not None and option is not None:
+        raise UsageError("two prompts, one with --prompt and one without: give one of them")
+    given = option if argument is None else argument
+    if given is None and sys.stdin.isatty():
+        raise UsageError('no prompt: give one ("-" reads it from standard input)')
+    if given is None or given == "-":
+        given = sys.stdin.read().rstrip("\n")
+        if not given:
+            raise InvalidRequestError("no prompt: none was given and standard input is empty")
+    if not given:
+        raise InvalidRequestError("the prompt is empty: give at least one character")
+    require_text("the prompt", given)
+    return given

@@ -9,12 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
     from infra_lab.models.store import ProgressCallback
 
@@ -31,6 +32,18 @@ def make_console(stderr: bool = False) -> Console:
     return console
 
 
+def print_table(table: Table) -> None:
+    """A table on stdout; piped, no line ends in blanks."""
+    console = make_console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+
+
 def print_json(value: Any) -> None:
     """One JSON value on stdout, and nothing else."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -41,7 +54,14 @@ def print_error(message: str) -> None:
     line = f"error: {message}"
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         line = f"\033[31m{line}\033[0m"
-    sys.stderr.write(line + "\n")
+    with suppress(OSError):  # who closed stderr wants no messages
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def counted(count: int, noun: str) -> str:
+    """1, "step" -> "1 step"; 2, "step" -> "2 steps"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def human_bytes(count: float) -> str:

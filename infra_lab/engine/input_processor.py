@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from infra_lab.errors import InvalidRequestError
+from infra_lab.models.text import require_text
 from infra_lab.sampling_params import SamplingParams
 
 
@@ -74,13 +75,7 @@ class InputProcessor:
             )
         if not text:
             raise InvalidRequestError("the prompt is empty: give at least one character")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"the prompt has half a surrogate pair ({text[error.start]!a}) at character "
-                f"{error.start}, which is no text: decode the source as UTF-8 before sending it"
-            ) from None
+        require_text("the prompt", text)
         token_ids = self._tokenizer.encode(text)
         if not token_ids:
             raise InvalidRequestError(

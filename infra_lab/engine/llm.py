@@ -118,13 +118,32 @@ class LLM:
         """Answers one conversation or many through the model's chat template.
 
         A message is {"role": "system" | "user" | "assistant", "content": text}.
+
+        Raises InvalidRequestError, naming the conversation and the message, for messages that
+        are malformed or whose last one is an empty question.
         """
         if not messages:
             raise InvalidRequestError("messages is empty: give at least one message")
-        many = not isinstance(messages[0], Mapping)
-        conversations: Sequence[Any] = messages if many else [messages]
-        prompts = [self.tokenizer.apply_chat_template(list(one)) for one in conversations]
+        if _is_conversation(messages):
+            prompts = [self._render(messages)]
+        else:
+            prompts = []
+            for index, one in enumerate(messages):
+                try:
+                    prompts.append(self._render(one))
+                except InvalidRequestError as error:
+                    raise InvalidRequestError(f"conversation {index}: {error}") from error
         return self.generate(prompts, sampling_params, use_progress=use_progress)
+
+    def _render(self, messages: Any) -> list[int]:
+        token_ids = self.tokenizer.apply_chat_template(messages)
+        last = messages[-1]
+        if last["role"] == "user" and not last["content"]:
+            raise InvalidRequestError(
+                f"messages[{len(messages) - 1}] is a user's message with empty content, which "
+                f"asks nothing: give it at least one character"
+            )
+        return token_ids
 
     def _run(self, request_ids: list[str], use_progress: bool) -> dict[str, RequestOutput]:
         wanted = set(request_ids)
@@ -165,6 +184,11 @@ def _config(fields: Mapping[str, Any]) -> EngineConfig:
     return EngineConfig(**fields)
 
 
+def _is_conversation(messages: Any) -> bool:
+    """One conversation, sound or not, rather than a sequence of them."""
+    return isinstance(messages, (str, Mapping)) or isinstance(messages[0], (str, Mapping))
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
@@ -180,6 +204,11 @@ def _params_for(
         params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * len(prompts)
+    if isinstance(params, (str, Mapping)) or not isinstance(params, Sequence):
+        raise InvalidRequestError(
+            f"sampling_params must be a SamplingParams or a list of them, not a "
+            f"{type(params).__name__}; SamplingParams.from_dict makes one from a dict"
+        )
     if len(params) != len(prompts):
         raise UsageError(
             f"{len(prompts)} prompts came with {len(params)} sampling_params: "

@@ -158,9 +158,9 @@ class ModelStore:
         from difflib import get_close_matches
 
         close = get_close_matches(name.lower(), self.catalog, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         return (
-            f"no model {name!r}: {hint}A model is a known name ({', '.join(self.catalog)}), a "
+            f"no model {name!r}{hint}: a model is a known name ({', '.join(self.catalog)}), a "
             "folder with config.json and safetensors, a .gguf file, or a hub id like org/name"
         )
 

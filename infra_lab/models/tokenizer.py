@@ -16,6 +16,7 @@ from infra_lab.errors import InvalidRequestError, ModelLoadError
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.gguf_checkpoint import GGUFCheckpoint
 from infra_lab.models.gguf_tokenizer import build_tokenizer, chat_template, special_tokens
+from infra_lab.models.text import require_text
 
 
 class Tokenizer:
@@ -48,7 +49,11 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """`add_special_tokens` adds BOS or EOS where the model's tokenizer does so."""
+        """`add_special_tokens` adds BOS or EOS where the model's tokenizer does so.
+
+        Raises InvalidRequestError for half a surrogate pair, which is no text.
+        """
+        require_text("the text", text)
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -71,7 +76,8 @@ class Tokenizer:
         """The chat as the text the model was trained on.
 
         Raises InvalidRequestError when the model has no chat template, a message lacks a role
-        or content, or the template itself refuses the conversation.
+        or content or has half a surrogate pair in it, or the template itself refuses the
+        conversation.
         """
         if self.chat_template is None:
             raise InvalidRequestError(
@@ -162,4 +168,5 @@ def _checked_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, s
                 raise InvalidRequestError(
                     f"messages[{index}] needs a text {key!r}, not {message.get(key)!r}"
                 )
+            require_text(f"messages[{index}][{key!r}]", message[key])
     return [dict(message) for message in messages]

@@ -40,7 +40,7 @@ def test_a_percentile_lies_linearly_between_neighbours() -> None:
     assert percentile([3.0, 1.0, 2.0], 50) == 2.0
 
 
-def test_the_reported_batch_is_the_one_of_median_speed() -> None:
+def test_batch_figures_are_medians_with_the_spread_beside_them() -> None:
     runs = [BatchRun(seconds, 0, 100) for seconds in (4.0, 1.0, 2.0)]
     figures = batch_figures(runs)
     assert figures["elapsed_s"] == 2.0

@@ -27,6 +27,12 @@ def test_generate_answers_paris(run_command: Run) -> None:
 
 
 @pytest.mark.model
+def test_generate_takes_a_prompt_without_an_option(run_command: Run) -> None:
+    result = run_command("generate", QUESTION, "--temperature", "0")
+    assert (result.status, result.out) == (0, "The capital of France is Paris.\n")
+
+
+@pytest.mark.model
 def test_generate_prints_one_json_object(run_command: Run) -> None:
     arguments = ("--max-tokens", "4", "--seed", "1", "-n", "2", "--json")
     result = run_command("generate", "--prompt", QUESTION, *arguments)
@@ -100,10 +106,22 @@ def test_chat_keeps_the_conversation_in_the_prefix_cache(
 
 
 @pytest.mark.model
+def test_a_piped_chat_ends_at_a_line_that_is_no_text(
+    run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("half \udcff pair\nnever asked\n"))
+    result = run_command("chat")
+    assert (result.status, result.out) == (2, "")
+    assert "messages[0]['content'] has half a surrogate pair" in result.err
+
+
+@pytest.mark.model
 def test_the_piped_demo_shows_steps_answers_and_a_summary(run_command: Run) -> None:
     result = run_command("demo", "--max-tokens", "3")
     assert result.status == 0
     assert "step    0: " in result.out
     assert result.out.count("\n> ") == 8
     assert "24 tokens in " in result.out
+    table = result.out.partition("how each request fared")[2]
+    assert all(line == line.rstrip() for line in table.splitlines())
     assert "\x1b[" not in result.out

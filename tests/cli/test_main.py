@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -54,6 +55,49 @@ def test_an_unknown_option_is_a_usage_error(run_command: Run) -> None:
     result = run_command("--frobnicate")
     assert result.status == 2
     assert "no option '--frobnicate'" in result.err
+
+
+def test_a_misspelt_option_is_answered_with_the_near_one(run_command: Run) -> None:
+    assert "did you mean '--help'?" in run_command("--hlep").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("generate", "--bogus"), "no option '--bogus' (see `infra-lab generate --help`)"),
+        (("generate", "--promt", "x"), "no option '--promt': did you mean '--prompt'?"),
+        (("generate", "--prompt"), "--prompt needs a value (see `infra-lab generate --help`)"),
+        (("generate", "--max-tokens", "0", "x"), "--max-tokens must be at least 1, not 0"),
+        (("generate", "-n", "0", "x"), "-n must be at least 1, not 0"),
+        (("generate", "--max-tokens", "abc"), "--max-tokens must be a whole number, not 'abc'"),
+        (("generate", "--top-p=abc"), "--top-p must be a number, not 'abc'"),
+        (("generate", "two", "words"), "too many arguments, from 'words' on"),
+        (("generate", "one", "--prompt", "two"), "two prompts"),
+        (("models", "info"), "MODEL is missing (see `infra-lab models info --help`)"),
+        (("models", "lst"), "no command 'lst' of `infra-lab models`: did you mean 'list'?"),
+        (("models", "x"), "no command 'x' of `infra-lab models`: commands are pull, verify, list"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_says_what_is_right(
+    run_command: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    result = run_command(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"error: {said}")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("group", ["models", "bench"])
+def test_a_group_without_a_command_shows_its_help(run_command: Run, group: str) -> None:
+    result = run_command(group)
+    assert (result.status, result.err) == (0, "")
+    assert "Commands:" in result.out
+
+
+@pytest.mark.parametrize("arguments", [("generate",), ("models", "info"), ("bench", "peers")])
+def test_help_names_values_as_a_person_would(run_command: Run, arguments: tuple[str, ...]) -> None:
+    out = run_command(*arguments, "--help").out
+    assert not re.search(r"<\w|range>|\{", out)
 
 
 @pytest.mark.parametrize(

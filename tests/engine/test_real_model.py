@@ -247,7 +247,7 @@ def test_leaving_a_stream_early_aborts_it(llm: LLM) -> None:
 
 def test_one_bad_prompt_of_many_is_named_or_left_out(llm: LLM) -> None:
     prompts = [PROMPTS[0], [10**6], PROMPTS[2]]
-    with pytest.raises(InvalidRequestError, match="prompt 1: .*1000000"):
+    with pytest.raises(InvalidRequestError, match=r"prompt 1: .*1000000"):
         llm.generate(prompts, GREEDY)
     outputs = llm.generate(prompts, GREEDY, skip_invalid=True)
     assert [output.error is None for output in outputs] == [True, False, True]

@@ -70,6 +70,16 @@ def test_text_survives_the_round_trip(text: str, tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@given(text=st.text(st.characters(categories=["Cs", "L"]), max_size=30))
+def test_half_a_surrogate_pair_is_refused_with_its_place(text: str, tokenizer: Tokenizer) -> None:
+    place = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
+    if place is None:
+        tokenizer.encode(text)
+        return
+    with pytest.raises(InvalidRequestError, match=f"at character {place}, which is no text"):
+        tokenizer.encode(text)
+
+
 def test_special_tokens_are_added_and_dropped_on_request(tokenizer: Tokenizer) -> None:
     with_bos = tokenizer.encode("hi")
     assert with_bos == [0, *tokenizer.encode("hi", add_special_tokens=False)]
@@ -99,6 +109,8 @@ def test_a_chat_becomes_the_text_of_its_template_with_one_bos(tokenizer: Tokeniz
         ),
         ([{"content": "a"}], r"messages\[0\] needs a text 'role'"),
         ([{"role": "user", "content": None}], "'content', not None"),
+        ([{"role": "user", "content": "a\ud800"}], r"messages\[0\]\['content'\] has half a surr"),
+        ([{"role": "\udfff", "content": "a"}], r"messages\[0\]\['role'\] has half a surrogate"),
         ([{"role": "tool", "content": "a"}], "refuses the messages: only user and assistant"),
     ],
 )
