@@ -42,14 +42,24 @@ class AttentionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LayerKVCache:
-    """One layer's keys and values, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+    """One layer's keys and values, side by side for each token:
+    [num_blocks, block_size, 2, num_kv_heads, head_dim], contiguous.
 
-    key: torch.Tensor
-    value: torch.Tensor
+    A token's keys and values are one row, so a step writes them, and a gather reads them, in
+    one piece.
+    """
+
+    storage: torch.Tensor
 
     @property
-    def block_size(self) -> int:
-        return self.key.shape[1]
+    def key(self) -> torch.Tensor:
+        """[num_blocks, block_size, num_kv_heads, head_dim], a view."""
+        return self.storage[:, :, 0]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """[num_blocks, block_size, num_kv_heads, head_dim], a view."""
+        return self.storage[:, :, 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,7 @@ class AttentionBackend(ABC, Generic[PlanT]):
     def forward(
         self,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key_value: torch.Tensor,
         cache: LayerKVCache,
         plan: PlanT,
         out: torch.Tensor,
@@ -92,7 +101,8 @@ class AttentionBackend(ABC, Generic[PlanT]):
 
         Args:
             query: [num_tokens, num_heads, head_dim].
-            key, value: [num_tokens, num_kv_heads, head_dim], written to the cache first.
+            key_value: [num_tokens, 2, num_kv_heads, head_dim], keys first; written to the
+                cache before anything is attended to.
             cache: this layer's cache.
             plan: what `plan` returned for this step.
             out: [num_tokens, num_heads, head_dim], overwritten.

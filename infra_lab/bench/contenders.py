@@ -12,7 +12,7 @@ from infra_lab.bench.peers import OURS, Contender
 from infra_lab.bench.workload import Job, Workload
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
-from infra_lab.models.store import default_cache_dir
+from infra_lab.paths import default_cache_dir
 
 RUNNERS = {
     "vllm": "vllm_runner.py",

@@ -15,7 +15,8 @@ from infra_lab.cli.machine import Memory, last_level_cache_bytes, read_cpu, read
 from infra_lab.cli.options import AsJson, CacheDir, Command, new_app
 from infra_lab.cli.terminal import make_console, print_json, print_table
 from infra_lab.cli.torch_probe import probe
-from infra_lab.models.store import ModelStore, default_cache_dir
+from infra_lab.models.store import ModelStore
+from infra_lab.paths import default_cache_dir
 
 app = new_app()
 

@@ -16,7 +16,8 @@ from infra_lab.cli.options import AsJson, CacheDir, Command, new_app
 from infra_lab.cli.terminal import human_bytes, print_json, print_table, pull_progress
 from infra_lab.errors import ModelLoadError
 from infra_lab.models.catalog import KnownModel
-from infra_lab.models.store import FileState, ModelStore, default_cache_dir
+from infra_lab.models.store import FileState, ModelStore
+from infra_lab.paths import default_cache_dir
 
 app = new_app(
     help="Get, list and describe models.", epilog="Example: infra-lab models pull smollm2-135m"

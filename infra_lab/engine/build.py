@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
+from infra_lab.attention.backend import AttentionBackend, AttentionShape
+from infra_lab.attention.native import NativeUnavailableError
+from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
@@ -24,6 +29,8 @@ from infra_lab.models.registry import model_class
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
 from infra_lab.worker.model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
 GIB = 1 << 30
@@ -53,7 +60,7 @@ def build_engine(
     weights = Weights(checkpoint, dtype, device, on_read=on_tensor)
     model = model_class(model_config.architecture)(model_config, weights, max_model_len)
     num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
-    backend = TorchAttentionBackend(model.attention_shape, config.block_size, dtype, device)
+    backend = choose_attention_backend(model.attention_shape, config.block_size, dtype, device)
     # Block 0 is the null block: it pads block tables and belongs to no request.
     runner = ModelRunner(model, backend, num_blocks + 1, config.block_size)
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
@@ -87,6 +94,18 @@ def choose_dtype(name: str, model_config: ModelConfig, device: torch.device) -> 
         name = "float32" if device.type == "cpu" else model_config.dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def choose_attention_backend(
+    shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
+) -> AttentionBackend[Any]:
+    """The C kernel for fp32 on a CPU where it compiles; torch everywhere else."""
+    if NativeAttentionBackend.supports(shape, dtype, device):
+        try:
+            return NativeAttentionBackend(shape, block_size)
+        except NativeUnavailableError as reason:
+            logger.warning("decoding with torch, which is slower: %s", reason)
+    return TorchAttentionBackend(shape, block_size, dtype, device)
 
 
 def choose_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

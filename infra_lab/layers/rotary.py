@@ -57,11 +57,9 @@ class RotaryEmbedding:
         return cos, self._signed_sin.index_select(0, positions).unsqueeze(1)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-    """Rotates each pair (x[i], x[i + head_dim / 2]) of x [num_tokens, num_heads, head_dim].
-
-    (a, b) -> (a cos - b sin, b cos + a sin); the minus sign lives in `signed_sin`.
-    """
+def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> None:
+    """Rotates each pair (x[i], x[i + head_dim / 2]) of x [num_tokens, num_heads, head_dim] in
+    place: (a, b) -> (a cos - b sin, b cos + a sin); the minus sign lives in `signed_sin`."""
     half = x.shape[-1] // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    return torch.mul(x, cos).addcmul_(swapped, signed_sin)
+    x.mul_(cos).addcmul_(swapped, signed_sin)

@@ -13,10 +13,10 @@ import torch
 
 from infra_lab.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
 from infra_lab.layers.activation import silu_and_mul
-from infra_lab.layers.embedding import Embedding, TiedEmbedding
+from infra_lab.layers.embedding import Embedding
+from infra_lab.layers.linear import make_linear
 from infra_lab.layers.norm import RMSNorm
-from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate
-from infra_lab.layers.workspace import Workspace
+from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate_
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.weights import Weights
 
@@ -26,11 +26,10 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 class Attention:
     """Grouped-query self-attention; q, k and v come from one fused product."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, workspace: Workspace) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.num_heads = config.num_attention_heads
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
-        self.workspace = workspace
         self.qkv = weights.linear("q_proj", "k_proj", "v_proj", bias=config.attention_bias)
         self.output = weights.linear("o_proj", bias=weights.has("o_proj.bias"))
 
@@ -43,39 +42,28 @@ class Attention:
         plan: object,
     ) -> torch.Tensor:
         num_tokens = x.shape[0]
-        qkv = self.qkv(x, self.workspace.take("qkv", num_tokens, self.qkv.out_features))
-        heads = qkv.view(num_tokens, -1, self.head_dim)
-        num_rotated = self.num_heads + self.num_kv_heads
-        rotated = rotate(self.normalize(heads[:, :num_rotated]), *rotation)
-        attended = self.workspace.take("attended", num_tokens, self.num_heads * self.head_dim)
-        backend.forward(
-            rotated[:, : self.num_heads],
-            rotated[:, self.num_heads :],
-            heads[:, num_rotated:],
-            cache,
-            plan,
-            attended.view(num_tokens, self.num_heads, self.head_dim),
-        )
-        return self.output(attended, self.workspace.take("projected", num_tokens, x.shape[1]))
+        heads = self.qkv(x).view(num_tokens, -1, self.head_dim)
+        queries, key_values = heads[:, : self.num_heads], heads[:, self.num_heads :]
+        self.normalize_(queries, key_values[:, : self.num_kv_heads])
+        rotate_(heads[:, : self.num_heads + self.num_kv_heads], *rotation)
+        attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        key_values = key_values.view(num_tokens, 2, self.num_kv_heads, self.head_dim)
+        backend.forward(queries, key_values, cache, plan, attended)
+        return self.output(attended.view(num_tokens, -1))
 
-    def normalize(self, queries_and_keys: torch.Tensor) -> torch.Tensor:
-        """What a family does to q and k before rotation; nothing, in Llama."""
-        return queries_and_keys
+    def normalize_(self, queries: torch.Tensor, keys: torch.Tensor) -> None:
+        """What a family does to q and k, in place, before rotation; nothing, in Llama."""
 
 
 class MLP:
     """SwiGLU: down(silu(gate(x)) * up(x)), gate and up fused into one product."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, workspace: Workspace) -> None:
-        self.workspace = workspace
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.gate_up = weights.linear("gate_proj", "up_proj", bias=config.mlp_bias)
         self.down = weights.linear("down_proj", bias=config.mlp_bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        num_tokens, width = x.shape[0], self.gate_up.out_features
-        gate_up = self.gate_up(x, self.workspace.take("gate_up", num_tokens, width))
-        hidden = silu_and_mul(gate_up, self.workspace.take("hidden", num_tokens, width // 2))
-        return self.down(hidden, self.workspace.take("projected", num_tokens, x.shape[1]))
+        return self.down(silu_and_mul(self.gate_up(x)))
 
 
 class DecoderLayer:
@@ -85,14 +73,13 @@ class DecoderLayer:
         self,
         config: ModelConfig,
         weights: Weights,
-        workspace: Workspace,
         attention_class: type[Attention],
     ) -> None:
         eps = config.rms_norm_eps
         self.input_norm = RMSNorm(weights.tensor("input_layernorm.weight"), eps)
-        self.attention = attention_class(config, weights.below("self_attn"), workspace)
+        self.attention = attention_class(config, weights.below("self_attn"))
         self.post_attention_norm = RMSNorm(weights.tensor("post_attention_layernorm.weight"), eps)
-        self.mlp = MLP(config, weights.below("mlp"), workspace)
+        self.mlp = MLP(config, weights.below("mlp"))
 
     def __call__(
         self,
@@ -121,16 +108,15 @@ class DecoderForCausalLM:
         self.config = config
         self.dtype = weights.dtype
         self.device = weights.device
-        self.workspace = Workspace(weights.dtype, weights.device)
         trunk = weights.below("model")
+        table = trunk.tensor("embed_tokens.weight")
+        self.embed = Embedding(table)
         if config.tie_word_embeddings:
-            self.head = trunk.linear("embed_tokens", bias=False)
-            self.embed: Embedding | TiedEmbedding = TiedEmbedding(self.head)
+            self.head = make_linear([table])
         else:
             self.head = weights.linear("lm_head", bias=False)
-            self.embed = Embedding(trunk.tensor("embed_tokens.weight"))
         self.layers = [
-            DecoderLayer(config, trunk.below(f"layers.{i}"), self.workspace, self.attention_class)
+            DecoderLayer(config, trunk.below(f"layers.{i}"), self.attention_class)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(trunk.tensor("norm.weight"), config.rms_norm_eps)
@@ -168,9 +154,5 @@ class DecoderForCausalLM:
         return x
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Residual stream rows [n, hidden] -> fp32 logits [n, vocab].
-
-        The result is a reused buffer: it is valid until the next call.
-        """
-        out = self.workspace.take("logits", x.shape[0], self.config.vocab_size)
-        return self.head(self.norm(x), out).float()
+        """Residual stream rows [n, hidden] -> fp32 logits [n, vocab]."""
+        return self.head(self.norm(x)).float()

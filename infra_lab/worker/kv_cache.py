@@ -19,11 +19,8 @@ def allocate_kv_cache(
     device: torch.device,
 ) -> list[LayerKVCache]:
     """One LayerKVCache a layer, zeroed: padding and the null block must hold finite numbers."""
-    shape = (num_blocks, block_size, config.num_key_value_heads, config.head_dim)
-    return [
-        LayerKVCache(zeros(shape, dtype, device), zeros(shape, dtype, device))
-        for _ in range(config.num_hidden_layers)
-    ]
+    shape = (num_blocks, block_size, 2, config.num_key_value_heads, config.head_dim)
+    return [LayerKVCache(zeros(shape, dtype, device)) for _ in range(config.num_hidden_layers)]
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

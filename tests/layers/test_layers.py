@@ -11,14 +11,20 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from infra_lab.layers.activation import silu_and_mul
-from infra_lab.layers.embedding import Embedding, TiedEmbedding
-from infra_lab.layers.linear import Linear
+from infra_lab.layers.linear import DenseLinear, PackedLinear, make_linear, packing_works
 from infra_lab.layers.norm import RMSNorm
 from infra_lab.layers.rope_scaling import RopeScaling
-from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate
-from infra_lab.layers.workspace import Workspace
+from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate_
 
 CPU = torch.device("cpu")
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+    rotated = x.clone()
+    rotate_(rotated, cos, signed_sin)
+    return rotated
+
+
 sizes = st.integers(1, 9)
 
 
@@ -31,10 +37,24 @@ def test_a_fused_linear_is_its_parts_side_by_side(
     biases = [torch.randn(width) for width in widths]
     x = torch.randn(rows, inner)
     expected = torch.cat([F.linear(x, w, b) for w, b in zip(parts, biases, strict=True)], dim=-1)
-    torch.testing.assert_close(Linear.fuse(parts, biases)(x), expected)
-    out = torch.empty(rows, sum(widths))
-    assert Linear.fuse(parts)(x, out) is out
-    torch.testing.assert_close(out, expected - torch.cat(biases))
+    torch.testing.assert_close(make_linear(parts, biases)(x), expected)
+    torch.testing.assert_close(make_linear(parts)(x), expected - torch.cat(biases))
+    half = [part.bfloat16() for part in parts]
+    assert isinstance(make_linear(half), DenseLinear)
+    torch.testing.assert_close(
+        make_linear(half)(x.bfloat16()), x.bfloat16() @ torch.cat(half).T, atol=0.05, rtol=0.05
+    )
+
+
+@pytest.mark.skipif(not packing_works(), reason="this torch has no MKL")
+@settings(max_examples=60)
+@given(rows=st.integers(1, 300), inner=st.integers(1, 90), width=st.integers(1, 90))
+def test_a_packed_product_is_right_at_any_number_of_rows(rows: int, inner: int, width: int) -> None:
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(width, inner), torch.randn(width), torch.randn(rows, inner)
+    exact = x.double() @ weight.double().T + bias.double()
+    error = (PackedLinear(weight, bias)(x).double() - exact).abs().max()
+    assert error <= 2 * (F.linear(x, weight, bias).double() - exact).abs().max() + 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -52,17 +72,8 @@ def test_rms_norm_is_no_further_from_float64_than_the_formula_in_the_same_dtype(
 
 def test_silu_and_mul_is_swiglu() -> None:
     gate, up = torch.randn(5, 8), torch.randn(5, 8)
-    out = silu_and_mul(torch.cat((gate, up), dim=-1), torch.empty(5, 8))
+    out = silu_and_mul(torch.cat((gate, up), dim=-1))
     torch.testing.assert_close(out, gate * torch.sigmoid(gate) * up)
-
-
-@given(ids=st.lists(st.integers(0, 10), min_size=1, max_size=8))
-def test_a_tied_embedding_looks_up_the_rows_of_the_checkpoint(ids: list[int]) -> None:
-    table = torch.arange(11 * 3, dtype=torch.float32).view(11, 3)
-    token_ids = torch.tensor(ids)
-    tied = TiedEmbedding(Linear.fuse([table]))(token_ids)
-    assert torch.equal(tied, table[token_ids])
-    assert torch.equal(Embedding(table)(token_ids), table[token_ids])
 
 
 LLAMA3 = {
@@ -115,11 +126,3 @@ def test_a_score_depends_only_on_the_distance(shift: int, distance: int) -> None
         return (rotated_q * rotated_k).sum()
 
     torch.testing.assert_close(score(shift), score(0), atol=1e-3, rtol=1e-3)
-
-
-def test_a_workspace_reuses_one_buffer_per_name() -> None:
-    workspace = Workspace(torch.float32, CPU)
-    large = workspace.take("a", 4, 8)
-    assert workspace.take("a", 2, 3).data_ptr() == large.data_ptr()
-    assert workspace.take("b", 2, 3).data_ptr() != large.data_ptr()
-    assert workspace.take("a", 5, 8).shape == (5, 8)
