@@ -36,7 +36,7 @@ class EngineConfig:
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 1024
+    max_num_batched_tokens: int = 512
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
     max_model_len: int | None = None

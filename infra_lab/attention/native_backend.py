@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from infra_lab.attention.backend import AttentionMetadata, AttentionShape, LayerKVCache
-from infra_lab.attention.native import MAX_STACK_FLOATS, load_library, paged_decode
 from infra_lab.attention.torch_backend import TorchAttentionBackend, TorchPlan
+from infra_lab.native.library import is_available, load_library
+from infra_lab.native.ops import MAX_STACK_FLOATS, paged_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class NativeAttentionBackend(TorchAttentionBackend):
 
     @staticmethod
     def supports(shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether the kernel can do it, and exists here."""
         fits = shape.num_heads * shape.head_dim <= MAX_STACK_FLOATS
-        return fits and dtype == torch.float32 and device.type == "cpu"
+        return fits and dtype == torch.float32 and device.type == "cpu" and is_available()
 
     def plan(self, metadata: AttentionMetadata) -> NativePlan:
         decodes = np.flatnonzero(metadata.query_lens == 1)

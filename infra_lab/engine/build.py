@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import psutil
 import torch
 
 from infra_lab.attention.backend import AttentionBackend, AttentionShape
-from infra_lab.attention.native import NativeUnavailableError
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.cache.kv_cache_manager import KVCacheManager
@@ -29,8 +27,6 @@ from infra_lab.models.registry import model_class
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
 from infra_lab.worker.model_runner import ModelRunner
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
 GIB = 1 << 30
@@ -101,10 +97,7 @@ def choose_attention_backend(
 ) -> AttentionBackend[Any]:
     """The C kernel for fp32 on a CPU where it compiles; torch everywhere else."""
     if NativeAttentionBackend.supports(shape, dtype, device):
-        try:
-            return NativeAttentionBackend(shape, block_size)
-        except NativeUnavailableError as reason:
-            logger.warning("decoding with torch, which is slower: %s", reason)
+        return NativeAttentionBackend(shape, block_size)
     return TorchAttentionBackend(shape, block_size, dtype, device)
 
 

@@ -22,7 +22,7 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [..., size] -> same shape and dtype."""
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
-        scale = squares.add_(self._size_eps).rsqrt_()
+        scale: torch.Tensor = squares.add_(self._size_eps).rsqrt_()
         if x.dtype == torch.float32:
             return torch.mul(x, scale).mul_(self._scaled_weight)
         return (x.float() * scale * self._scaled_weight).to(x.dtype)

@@ -13,8 +13,7 @@ import torch
 
 from infra_lab.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
 from infra_lab.layers.activation import silu_and_mul
-from infra_lab.layers.embedding import Embedding
-from infra_lab.layers.linear import make_linear
+from infra_lab.layers.embedding import Embedding, TiedEmbedding
 from infra_lab.layers.norm import RMSNorm
 from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate_
 from infra_lab.models.config import ModelConfig
@@ -109,12 +108,12 @@ class DecoderForCausalLM:
         self.dtype = weights.dtype
         self.device = weights.device
         trunk = weights.below("model")
-        table = trunk.tensor("embed_tokens.weight")
-        self.embed = Embedding(table)
         if config.tie_word_embeddings:
-            self.head = make_linear([table])
+            self.head = trunk.linear("embed_tokens", bias=False)
+            self.embed: Embedding | TiedEmbedding = TiedEmbedding(self.head)
         else:
             self.head = weights.linear("lm_head", bias=False)
+            self.embed = Embedding(trunk.tensor("embed_tokens.weight"))
         self.layers = [
             DecoderLayer(config, trunk.below(f"layers.{i}"), self.attention_class)
             for i in range(config.num_hidden_layers)

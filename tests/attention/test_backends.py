@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra_lab.attention import native, torch_backend
+from infra_lab.attention import torch_backend
 from infra_lab.attention.backend import AttentionMetadata, AttentionShape, LayerKVCache
-from infra_lab.attention.native import NativeUnavailableError
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
+from infra_lab.native.library import NativeUnavailableError
 
 CPU = torch.device("cpu")
 
@@ -239,19 +238,3 @@ def test_queries_may_be_a_slice_of_a_wider_tensor() -> None:
         backend = make(shape, 4)
         backend.forward(step.query, step.key_value, step.cache, backend.plan(step.metadata), out)
         assert_right(out, case, step)
-
-
-def test_without_a_compiler_there_is_a_reason_and_no_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("INFRA_LAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "find_c_compiler", lambda: None)
-    with pytest.raises(NativeUnavailableError, match="no C compiler"):
-        native.load_library.__wrapped__()
-    broken = tmp_path / "cc"
-    broken.write_text("#!/bin/sh\necho 'cc: no such option' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(native, "find_c_compiler", lambda: str(broken))
-    with pytest.raises(NativeUnavailableError, match="no such option"):
-        native.load_library.__wrapped__()
-    assert not list((tmp_path / "native").iterdir())

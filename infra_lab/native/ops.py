@@ -1,0 +1,106 @@
+"""The C kernels as functions of tensors: they check nothing and copy nothing."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import torch
+
+from infra_lab.native.library import load_library
+
+MAX_STACK_FLOATS = 1 << 16  # paged_decode keeps the queries of one task on its stack
+
+
+def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+    """fp32 [out, in], as checkpoints store it -> [panels, in, panel width], zero-padded."""
+    width = load_library().panel_width()
+    out_features, in_features = weight.shape
+    panels = -(-out_features // width)
+    packed = torch.empty(panels, in_features, width)
+    whole = out_features // width
+    packed[:whole].copy_(weight[: whole * width].view(whole, width, in_features).transpose(1, 2))
+    if whole < panels:
+        packed[whole].zero_()
+        packed[whole, :, : out_features - whole * width].copy_(weight[whole * width :].T)
+    return packed
+
+
+def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Tensor:
+    """x: fp32 [m, in], contiguous; packed: as `pack_weight` gives it -> [m, out_features]."""
+    rows, in_features = x.shape
+    # Rows a multiple of a page apart would all fall into one set of the L1 cache.
+    stride = out_features + (16 if out_features % 1024 == 0 else 0)
+    y = torch.empty(rows, stride)
+    scratch = torch.empty(x.numel() if rows > 1 else 0)
+    load_library().linear(
+        x.data_ptr(),
+        packed.data_ptr(),
+        y.data_ptr(),
+        scratch.data_ptr(),
+        rows,
+        out_features,
+        in_features,
+        stride,
+        torch.get_num_threads(),
+    )
+    return y[:, :out_features]
+
+
+class _Step(ctypes.Structure):
+    """The C struct of the same name, field for field."""
+
+    _fields_ = (
+        ("query", ctypes.c_void_p),
+        ("cache", ctypes.c_void_p),
+        ("block_tables", ctypes.c_void_p),
+        ("seq_lens", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("query_stride", ctypes.c_int64),
+        ("max_blocks", ctypes.c_int64),
+        ("num_requests", ctypes.c_int64),
+        ("num_heads", ctypes.c_int64),
+        ("num_kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("block_size", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+    )
+
+
+def paged_decode(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: np.ndarray,
+    seq_lens: np.ndarray,
+    scale: float,
+    window: int | None,
+    out: torch.Tensor,
+) -> None:
+    """Attends one query token of each request to its cached tokens.
+
+    Args:
+        query: fp32 [n, num_heads, head_dim], each row contiguous.
+        cache: fp32 [num_blocks, block_size, 2, num_kv_heads, head_dim], contiguous.
+        block_tables: int64 [n, max_blocks], contiguous.
+        seq_lens: int64 [n], the query token included, all at least 1.
+        out: fp32 [n, num_heads, head_dim], contiguous, overwritten.
+    """
+    num_requests, num_heads, head_dim = query.shape
+    step = _Step(
+        query.data_ptr(),
+        cache.data_ptr(),
+        block_tables.ctypes.data,
+        seq_lens.ctypes.data,
+        out.data_ptr(),
+        query.stride(0),
+        block_tables.shape[1],
+        num_requests,
+        num_heads,
+        cache.shape[3],
+        head_dim,
+        cache.shape[1],
+        window or 0,
+        scale,
+    )
+    load_library().paged_decode(ctypes.byref(step), torch.get_num_threads())
