@@ -87,7 +87,7 @@ def make_linear(
     """
     device = parts[0].device if device is None else device
     bias = None if biases is None else torch.cat(list(biases)).to(device)
-    if device.type == "cpu" and parts[0].dtype == torch.float32 and library.is_available():
+    if device.type == "cpu" and library.serves(parts[0]):
         return PackedLinear(parts[0] if len(parts) == 1 else torch.cat(list(parts)), bias)
     return DenseLinear(_side_by_side(parts, device), bias)
 

@@ -9,6 +9,7 @@ import math
 import torch
 
 from infra_lab.layers.rope_scaling import RopeScaling
+from infra_lab.native import library, ops
 
 
 def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
@@ -59,7 +60,11 @@ class RotaryEmbedding:
 
 def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> None:
     """Rotates each pair (x[i], x[i + head_dim / 2]) of x [num_tokens, num_heads, head_dim] in
-    place: (a, b) -> (a cos - b sin, b cos + a sin); the minus sign lives in `signed_sin`."""
+    place: (a, b) -> (a cos - b sin, b cos + a sin); the minus sign lives in `signed_sin`.
+    A token's heads must lie together."""
+    if library.serves(x):
+        ops.rotate_(x, cos, signed_sin)
+        return
     half = x.shape[-1] // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
     x.mul_(cos).addcmul_(swapped, signed_sin)

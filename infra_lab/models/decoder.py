@@ -89,8 +89,8 @@ class DecoderLayer:
         plan: object,
     ) -> None:
         """Adds this layer's work to the residual stream x in place."""
-        x.add_(self.attention(self.input_norm(x), rotation, backend, cache, plan))
-        x.add_(self.mlp(self.post_attention_norm(x)))
+        attended = self.attention(self.input_norm(x), rotation, backend, cache, plan)
+        x.add_(self.mlp(self.post_attention_norm.after_adding(x, attended)))
 
 
 class DecoderForCausalLM:

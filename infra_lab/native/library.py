@@ -18,11 +18,15 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from infra_lab.paths import default_cache_dir
 
 logger = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("linear.c", "paged_decode.c"))
+FOLDER = Path(__file__).parent
+SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_decode.c"))
+HEADERS = (FOLDER / "exp.h",)
 # -O3 was measured to make paged_decode 3 times as slow as -O2 does. Sums may be reordered, as
 # vector code must; -ffast-math as a whole is avoided because it changes how the entire process
 # treats denormals.
@@ -83,11 +87,22 @@ def is_available() -> bool:
     return True
 
 
+def serves(tensor: torch.Tensor) -> bool:
+    """Whether the kernels can work on this tensor and exist here."""
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and is_available()
+
+
 def _declare(library: ctypes.CDLL) -> None:
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     library.panel_width.restype = ctypes.c_int
     library.linear.argtypes = (*[pointer] * 4, *[size] * 4, ctypes.c_int)
     library.linear.restype = None
+    library.rms_norm.argtypes = (*[pointer] * 4, size, size, ctypes.c_float, ctypes.c_int)
+    library.rms_norm.restype = None
+    library.silu_and_mul.argtypes = (pointer, pointer, size, size, size, ctypes.c_int)
+    library.silu_and_mul.restype = None
+    library.rotate.argtypes = (*[pointer] * 3, *[size] * 4, ctypes.c_int)
+    library.rotate.restype = None
     library.paged_decode.argtypes = (pointer, ctypes.c_int)
     library.paged_decode.restype = None
 
@@ -102,7 +117,7 @@ def find_c_compiler() -> str | None:
 
 def _library_path(compiler: str) -> Path:
     facts = "\0".join((compiler, *FLAGS, platform.machine(), _cpu_features()))
-    sources = b"".join(source.read_bytes() for source in SOURCES)
+    sources = b"".join(source.read_bytes() for source in (*SOURCES, *HEADERS))
     digest = hashlib.sha256(sources + facts.encode()).hexdigest()[:16]
     return default_cache_dir() / "native" / f"kernels-{digest}.so"
 

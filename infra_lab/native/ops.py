@@ -47,6 +47,55 @@ def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Te
     return y[:, :out_features]
 
 
+def rms_norm(
+    x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """x: fp32 [m, n], contiguous; x += delta (contiguous), if given, then x normalised."""
+    out = torch.empty_like(x)
+    load_library().rms_norm(
+        x.data_ptr(),
+        0 if delta is None else delta.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        eps,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """gate_up: fp32 [m, 2 n], each row contiguous -> silu(gate) * up, [m, n]."""
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, size)
+    load_library().silu_and_mul(
+        gate_up.data_ptr(),
+        out.data_ptr(),
+        rows,
+        size,
+        gate_up.stride(0),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> None:
+    """x: fp32 [m, heads, head_dim], each row contiguous, rotated in place; cos, signed_sin:
+    [m, 1, head_dim], contiguous."""
+    rows, heads, head_dim = x.shape
+    load_library().rotate(
+        x.data_ptr(),
+        cos.data_ptr(),
+        signed_sin.data_ptr(),
+        rows,
+        heads,
+        head_dim // 2,
+        x.stride(0),
+        torch.get_num_threads(),
+    )
+
+
 class _Step(ctypes.Structure):
     """The C struct of the same name, field for field."""
 

@@ -71,9 +71,7 @@ def test_a_packed_product_is_no_further_from_float64_than_torch(
 @native
 @settings(max_examples=30)
 @given(rows=st.integers(2, 600), inner=st.sampled_from([7, 321, 576]), seed=st.integers(0, 9))
-def test_a_row_of_a_batch_is_bit_for_bit_what_it_is_alone(
-    rows: int, inner: int, seed: int
-) -> None:
+def test_a_row_of_a_batch_is_bit_for_bit_what_it_is_alone(rows: int, inner: int, seed: int) -> None:
     torch.manual_seed(seed)
     layer, x = PackedLinear(torch.randn(70, inner)), torch.randn(rows, inner)
     together = layer(x)

@@ -1,0 +1,64 @@
+/* The small operations between the products, each in one pass over its rows. At one row a
+ * layer's handful of torch operations would cost more to start than to do. */
+#include <stdint.h>
+
+#include "exp.h"
+
+#define WORTH_SHARING 16384 /* numbers from which a second thread pays for being woken */
+
+/* x [m, n]; if `delta` [m, n] is given, x += delta first; out = x / sqrt(mean(x^2) + eps) * weight. */
+void rms_norm(float *x, const float *delta, const float *weight, float *out, int64_t m, int64_t n,
+              float eps, int num_threads) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
+    for (int64_t r = 0; r < m; r++) {
+        float *row = x + r * n, *to = out + r * n;
+        float squares = 0;
+        if (delta) {
+            const float *add = delta + r * n;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) row[i] += add[i];
+        }
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < n; i++) squares += row[i] * row[i];
+        float scale = 1.0f / __builtin_sqrtf(squares / n + eps);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) to[i] = row[i] * scale * weight[i];
+    }
+}
+
+/* gate_up [m, 2 n], gate first, rows `stride` apart; out [m, n] = silu(gate) * up. */
+void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_t stride,
+                  int num_threads) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
+    for (int64_t r = 0; r < m; r++) {
+        const float *gate = gate_up + r * stride, *up = gate + n;
+        float *to = out + r * n;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            /* 1 / (1 + e^-g) without overflow: e^-|g| over and under the fraction bar. */
+            float g = gate[i], e = exp_nonpositive(g < 0 ? g : -g);
+            to[i] = g * (g < 0 ? e : 1.0f) / (1.0f + e) * up[i];
+        }
+    }
+}
+
+/* x [m, heads, 2 half], rows `stride` apart, in place: (a, b) -> (a cos - b sin, b cos + a sin)
+ * for each pair (x[i], x[i + half]); cosines, sines [m, 2 half], of which the second half is
+ * read: torch's form of the same has the sines of the first half negated. */
+void rotate(float *x, const float *cosines, const float *sines, int64_t m, int64_t heads,
+            int64_t half, int64_t stride, int num_threads) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) \
+    if (m * heads * half >= WORTH_SHARING)
+    for (int64_t r = 0; r < m; r++) {
+        const float *c = cosines + (2 * r + 1) * half, *s = sines + (2 * r + 1) * half;
+        for (int64_t h = 0; h < heads; h++) {
+            float *a = x + r * stride + h * 2 * half, *b = a + half;
+#pragma omp simd
+            for (int64_t i = 0; i < half; i++) {
+                float rotated = a[i] * c[i] - b[i] * s[i];
+                b[i] = b[i] * c[i] + a[i] * s[i];
+                a[i] = rotated;
+            }
+        }
+    }
+}
