@@ -26,6 +26,10 @@ Findings = dict[str, Any] | str
 """What `torch_probe.probe` returned: findings, or the reason why there are none."""
 
 REINSTALL = "python -m pip install -r requirements.lock"
+_HOW_TO_GET_A_COMPILER = {
+    "darwin": "xcode-select --install",
+    "win32": "install Visual Studio Build Tools",
+}.get(sys.platform, "apt install build-essential, or your system's equal")
 NEEDED = ("numpy", "safetensors", "gguf", "huggingface_hub", "jinja2", "filelock")
 
 _TORCH_FIRST = "mend torch first"
@@ -160,10 +164,20 @@ def check_products(findings: Findings) -> Check:
 def check_compiler() -> Check:
     found = find_compiler()
     if found:
-        return Check("C++ compiler", found)
-    how = {"darwin": "xcode-select --install", "win32": "install Visual Studio Build Tools"}
-    advice = how.get(sys.platform, "apt install build-essential, or your system's equal")
-    return Check("C++ compiler", "none: torch.compile and Triton need one", "warn", advice)
+        return Check("C compiler", found)
+    value = "none: the engine's CPU kernels and Triton need one"
+    return Check("C compiler", value, "warn", _HOW_TO_GET_A_COMPILER)
+
+
+def check_cpu_kernels(findings: Findings) -> Check:
+    """The engine runs without them, at a fraction of the speed."""
+    if isinstance(findings, str):
+        return Check("CPU kernels", "not tried: torch does not work", "warn", REINSTALL)
+    reason = findings["kernels_error"]
+    if reason is None:
+        return Check("CPU kernels", "compiled")
+    advice = f"{_HOW_TO_GET_A_COMPILER}, with OpenMP, or name one in CC"
+    return Check("CPU kernels", f"none, torch is used instead: {reason}", "warn", advice)
 
 
 def check_disk(store: ModelStore) -> Check:
@@ -203,6 +217,7 @@ def run_checks(findings: Findings, cpu: Cpu, memory: Memory, store: ModelStore) 
     yield check_bandwidth(findings)
     yield check_products(findings)
     yield check_compiler()
+    yield check_cpu_kernels(findings)
     yield check_disk(store)
     yield check_model(store)
 

@@ -89,8 +89,8 @@ def last_level_cache_bytes() -> int | None:
 
 
 def find_compiler() -> str | None:
-    """A C++ compiler on PATH; torch.compile and Triton's launchers are built with one."""
-    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    """A C compiler on PATH; the CPU kernels and Triton's launchers are built with one."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
     if os.name == "nt":
         names.append("cl")
     return next((found for name in names if name and (found := shutil.which(name))), None)

@@ -45,7 +45,19 @@ def _describe() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpus": _gpus(),
+        "kernels_error": _kernels_error(),
     }
+
+
+def _kernels_error() -> str | None:
+    """Why the engine's compiled CPU kernels cannot be had; None where they can."""
+    from infra_lab.native.library import NativeUnavailableError, load_library
+
+    try:
+        load_library()
+    except NativeUnavailableError as reason:
+        return str(reason)
+    return None
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 
-/* What to fetch meanwhile: from `start`, `pace` / 256 cache lines for each row of the panel. */
+/* What to fetch meanwhile: from `start`, `pace` / 256 cache lines for each row of the panel, two
+ * at most. */
 typedef struct {
     const float *start;
     int64_t pace;
@@ -45,7 +46,9 @@ INLINE void tile(const float *x, const float *panel, int64_t depth, float *y, in
         __builtin_prefetch(y + r * stride + LANES, 1, 3);
     }
     for (int64_t i = 0; i < depth; i++) {
-        __builtin_prefetch(ahead.start + (i * ahead.pace >> 8) * LINE, 0, 2);
+        const float *line = ahead.start + (i * ahead.pace >> 8) * LINE;
+        __builtin_prefetch(line, 0, 2);
+        if (ahead.pace > 256) __builtin_prefetch(line + LINE, 0, 2);
         const vec *w = (const vec *)(panel + i * WIDTH);
         vec a = w[0], b = w[1];
 #pragma GCC unroll 12

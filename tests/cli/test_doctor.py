@@ -30,6 +30,7 @@ FINDINGS: dict[str, Any] = {
     "threads": 2,
     "cpu_capability": "AVX2",
     "gpus": [],
+    "kernels_error": None,
     "read_gb_per_s": 18.0,
     "copy_gb_per_s": 12.0,
     "fp32_gflop_per_s": 78.0,
@@ -85,8 +86,16 @@ def test_a_missing_compiler_is_a_warning_with_a_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_checks, "find_compiler", lambda: None)
-    check = checks(tmp_path)["C++ compiler"]
+    check = checks(tmp_path)["C compiler"]
     assert check.verdict == "warn"
+    assert check.mend
+
+
+def test_missing_cpu_kernels_are_a_warning_with_the_reason(tmp_path: Path) -> None:
+    found = checks(tmp_path, findings={**FINDINGS, "kernels_error": "no OpenMP"})
+    check = found["CPU kernels"]
+    assert check.verdict == "warn"
+    assert "no OpenMP" in check.value
     assert check.mend
 
 

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.models.loader import open_checkpoint
+from infra_lab.native import library
 from infra_lab.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.model
@@ -163,6 +164,16 @@ def test_sampled_ids_are_the_same_at_batch_1_and_32(llm: LLM) -> None:
     for index in range(0, 32, 5):
         alone = llm.generate(prompts[index], params[index])[0].outputs[0].token_ids
         assert alone == together[index]
+
+
+@pytest.mark.skipif(not library.is_available(), reason="no compiled kernels here")
+def test_log_probabilities_are_bit_for_bit_those_of_a_batch_of_one(smollm2_path: Path) -> None:
+    llm = LLM(smollm2_path, kv_cache_bytes=64 << 20, enable_prefix_caching=False)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=3)
+    together = llm.generate(list(PROMPTS), params)
+    for index in (0, 7, 18):
+        alone = llm.generate(PROMPTS[index], params)[0]
+        assert alone.outputs[0].logprobs == together[index].outputs[0].logprobs
 
 
 def test_seeded_samples_survive_preemption(smollm2_path: Path, llm: LLM) -> None:

@@ -18,9 +18,11 @@ from transformers import (
 )
 
 from infra_lab.attention.torch_backend import TorchAttentionBackend
+from infra_lab.engine.build import choose_attention_backend
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.registry import model_class
 from infra_lab.models.weights import Weights
+from infra_lab.native import library
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import NewRequest, ScheduledRequest, SchedulerOutput
 from infra_lab.worker.model_runner import ModelRunner
@@ -77,7 +79,7 @@ def our_logprobs(folder: Path, token_ids: list[int], chunks: list[int]) -> torch
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
     model = model_class(config.architecture)(config, Weights(checkpoint, torch.float32, CPU))
-    backend = TorchAttentionBackend(model.attention_shape, 4, torch.float32, CPU)
+    backend = choose_attention_backend(model.attention_shape, 4, torch.float32, CPU)
     runner = ModelRunner(model, backend, num_blocks=40, block_size=4)
     params = SamplingParams(temperature=0, prompt_logprobs=20)
     position, entries = 0, []
@@ -101,6 +103,15 @@ def our_logprobs(folder: Path, token_ids: list[int], chunks: list[int]) -> torch
     return logprobs
 
 
+@pytest.fixture(params=["compiled kernels", "torch alone"])
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "torch alone":
+        monkeypatch.setattr(library, "is_available", lambda: False)
+    elif not library.is_available():
+        pytest.skip("no compiled kernels here")
+
+
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("chunks", CHUNKS, ids=["whole", "mixed chunks", "token by token"])
 def test_log_probabilities_equal_transformers(saved: Path, chunks: list[int]) -> None:
     torch.manual_seed(1)
