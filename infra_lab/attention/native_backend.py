@@ -1,7 +1,8 @@
 """The fast CPU backend: torch for prompt chunks, a small C kernel for decodes.
 
 Torch has no product over scattered blocks, so its backend gathers them into a tile first. At
-batch 32 that costs four times the attention itself; the kernel reads the blocks where they lie.
+batch 32 and 170 tokens each, gathering and attending took 45 ms of a step on two cores; the
+kernel, which reads the blocks where they lie, takes 20.
 """
 
 from __future__ import annotations

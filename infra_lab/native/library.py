@@ -53,8 +53,9 @@ class NativeUnavailableError(Exception):
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """The compiled kernels. They share torch's OpenMP threads: both ask for libgomp.so.1, and
-    torch has loaded it already.
+    """The compiled kernels. On Linux they share torch's OpenMP threads: both ask for
+    libgomp.so.1, and torch has loaded its own by that name already (seen with torch 2.13's CPU
+    wheel); a second pool of threads would get in the way of the first.
 
     Raises NativeUnavailableError.
     """
