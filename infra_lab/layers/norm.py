@@ -30,6 +30,6 @@ class RMSNorm:
     def after_adding(self, x: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         """Adds `delta` to the residual stream `x` [num_tokens, size] in place and normalises
         the sum."""
-        if self._is_native and x.is_contiguous() and delta.is_contiguous():
+        if self._is_native and x.is_contiguous() and delta.stride(-1) == 1:
             return ops.rms_norm(x, delta, self.weight, self.eps)
         return self(x.add_(delta))

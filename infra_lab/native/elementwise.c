@@ -6,15 +6,16 @@
 
 #define WORTH_SHARING 16384 /* numbers from which a second thread pays for being woken */
 
-/* x [m, n]; if `delta` [m, n] is given, x += delta first; out = x / sqrt(mean(x^2) + eps) * weight. */
+/* x [m, n]; if `delta` [m, n], rows `delta_stride` apart, is given, x += delta first;
+ * out = x / sqrt(mean(x^2) + eps) * weight. */
 void rms_norm(float *x, const float *delta, const float *weight, float *out, int64_t m, int64_t n,
-              float eps, int num_threads) {
+              int64_t delta_stride, float eps, int num_threads) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
     for (int64_t r = 0; r < m; r++) {
         float *row = x + r * n, *to = out + r * n;
         float squares = 0;
         if (delta) {
-            const float *add = delta + r * n;
+            const float *add = delta + r * delta_stride;
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) row[i] += add[i];
         }

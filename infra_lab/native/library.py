@@ -98,7 +98,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.panel_width.restype = ctypes.c_int
     library.linear.argtypes = (*[pointer] * 4, *[size] * 4, ctypes.c_int)
     library.linear.restype = None
-    library.rms_norm.argtypes = (*[pointer] * 4, size, size, ctypes.c_float, ctypes.c_int)
+    library.rms_norm.argtypes = (*[pointer] * 4, *[size] * 3, ctypes.c_float, ctypes.c_int)
     library.rms_norm.restype = None
     library.silu_and_mul.argtypes = (pointer, pointer, size, size, size, ctypes.c_int)
     library.silu_and_mul.restype = None

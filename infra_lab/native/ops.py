@@ -50,7 +50,7 @@ def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Te
 def rms_norm(
     x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """x: fp32 [m, n], contiguous; x += delta (contiguous), if given, then x normalised."""
+    """x: fp32 [m, n], contiguous; x += delta (each row contiguous), if given, then normalised."""
     out = torch.empty_like(x)
     load_library().rms_norm(
         x.data_ptr(),
@@ -59,6 +59,7 @@ def rms_norm(
         out.data_ptr(),
         x.shape[0],
         x.shape[1],
+        0 if delta is None else delta.stride(0),
         eps,
         torch.get_num_threads(),
     )

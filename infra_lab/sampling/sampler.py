@@ -40,7 +40,10 @@ def sample_row(logits: torch.Tensor, state: SamplingState) -> int:
     logits = process_logits(logits, state)
     if state.params.temperature == 0.0:
         return int(argmax_lowest_id(logits))
-    scaled = logits / state.params.temperature
+    # The largest becomes 0 and the divisor stays a normal fp32 number, so that no temperature,
+    # however small, makes a NaN: it makes the choice greedy.
+    temperature = max(state.params.temperature, torch.finfo(torch.float32).tiny)
+    scaled = (logits - logits.max()) / temperature
     token_ids, values = keep_candidates(scaled, state.params)
     choice = pick(values, uniform(state.seed, state.num_output_tokens))
     return int(token_ids[choice])

@@ -101,6 +101,21 @@ def test_rms_norm_is_no_further_from_float64_than_the_formula_in_the_same_dtype(
     assert error <= 2 * (same_dtype.double() - exact).abs().max() + 1e-6
 
 
+@pytest.mark.parametrize("width", [1024, 2048])
+def test_layers_as_wide_as_a_multiple_of_a_page_fit_together(width: int) -> None:
+    """Such a product's rows are padded apart; what follows it must not mind."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(width, 64) / 8, torch.randn(5, 64)
+    y, exact = make_linear([weight])(x), x @ weight.T
+    torch.testing.assert_close(y, exact)
+    norm, residual = RMSNorm(torch.randn(width), 1e-5), torch.randn(5, width)
+    summed = residual + exact
+    torch.testing.assert_close(norm.after_adding(residual, y), norm(summed))
+    torch.testing.assert_close(residual, summed)
+    gate, up = exact.chunk(2, dim=-1)
+    torch.testing.assert_close(silu_and_mul(y), F.silu(gate) * up)
+
+
 def test_silu_and_mul_is_swiglu() -> None:
     gate, up = torch.randn(5, 8), torch.randn(5, 8)
     out = silu_and_mul(torch.cat((gate, up), dim=-1))

@@ -96,6 +96,17 @@ def test_a_token_does_not_depend_on_who_shares_the_batch(
     assert together == alone
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-45, 5e-324])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_temperature_next_to_nothing_is_greedy(
+    temperature: float, filters: dict[str, float]
+) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1, VOCAB) * 20
+    state = make_state(SamplingParams(temperature=temperature, **filters))  # type: ignore[arg-type]
+    assert sample(logits, [state]) == [int(logits.argmax())]
+
+
 def test_greedy_takes_the_lowest_of_equal_tokens_at_any_batch() -> None:
     state = make_state(SamplingParams(temperature=0))
     for batch in (1, 8):
