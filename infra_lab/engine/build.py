@@ -66,7 +66,8 @@ def build_engine(
         executor=runner,
         input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len),
         output_processor=OutputProcessor(tokenizer),
-        eos_token_ids=model_config.eos_token_ids,
+        # The tokenizer's, which are the checkpoint's, or its own where the checkpoint names none.
+        eos_token_ids=tokenizer.eos_token_ids if tokenizer else model_config.eos_token_ids,
         event_log=event_log,
     )
     if engine.event_log.enabled:
