@@ -20,6 +20,8 @@ class EngineConfig:
         block_size: tokens in one KV-cache block.
         num_blocks: usable blocks in the pool; None derives it from `kv_cache_bytes`.
         kv_cache_bytes: memory for the pool; None lets the engine choose a default.
+        pretouch_kv_cache: whether a pool on a CPU is written at start-up: its memory is held from
+            then on and no step waits for it. Else memory comes as blocks are first used.
         max_num_seqs: requests that may run in one step.
         max_num_batched_tokens: tokens that one step may compute (the token budget).
         long_prefill_token_threshold: most prompt tokens of one request in one step; 0 is no cap.
@@ -35,6 +37,7 @@ class EngineConfig:
     block_size: int = 16
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    pretouch_kv_cache: bool = False
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     long_prefill_token_threshold: int = 0

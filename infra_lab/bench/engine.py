@@ -40,7 +40,8 @@ class EngineSettings:
     """What a benchmark fixes about our engine; None leaves the engine's own default.
 
     Prefix caching is off unless asked for: a repeated prompt would otherwise be found in the
-    cache, and the second run would measure something else than the first.
+    cache, and the second run would measure something else than the first. The pool is touched
+    at start, as a server's would be, so that no step waits for memory.
     """
 
     dtype: str = "auto"
@@ -50,6 +51,7 @@ class EngineSettings:
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     kv_cache_bytes: int | None = None
+    pretouch_kv_cache: bool = True
     enable_prefix_caching: bool = False
 
     def engine_config(self) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def build_engine(
     num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
     backend = choose_attention_backend(model.attention_shape, config.block_size, dtype, device)
     # Block 0 is the null block: it pads block tables and belongs to no request.
-    runner = ModelRunner(model, backend, num_blocks + 1, config.block_size)
+    runner = ModelRunner(
+        model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache
+    )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
     engine = EngineCore(
         config=config,
@@ -97,7 +99,7 @@ def choose_attention_backend(
     shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> AttentionBackend[Any]:
     """The C kernel for fp32 on a CPU where it compiles; torch everywhere else."""
-    if NativeAttentionBackend.supports(shape, dtype, device):
+    if NativeAttentionBackend.supports(dtype, device):
         return NativeAttentionBackend(shape, block_size)
     return TorchAttentionBackend(shape, block_size, dtype, device)
 

@@ -39,6 +39,7 @@ class Attention:
         backend: AttentionBackend[Any],
         cache: LayerKVCache,
         plan: object,
+        wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         num_tokens = x.shape[0]
         heads = self.qkv(x).view(num_tokens, -1, self.head_dim)
@@ -48,7 +49,8 @@ class Attention:
         attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
         key_values = key_values.view(num_tokens, 2, self.num_kv_heads, self.head_dim)
         backend.forward(queries, key_values, cache, plan, attended)
-        return self.output(attended.view(num_tokens, -1))
+        attended = attended.view(num_tokens, -1)
+        return self.output(attended if wanted is None else attended.index_select(0, wanted))
 
     def normalize_(self, queries: torch.Tensor, keys: torch.Tensor) -> None:
         """What a family does to q and k, in place, before rotation; nothing, in Llama."""
@@ -87,10 +89,14 @@ class DecoderLayer:
         backend: AttentionBackend[Any],
         cache: LayerKVCache,
         plan: object,
-    ) -> None:
-        """Adds this layer's work to the residual stream x in place."""
-        attended = self.attention(self.input_norm(x), rotation, backend, cache, plan)
-        x.add_(self.mlp(self.post_attention_norm.after_adding(x, attended)))
+        wanted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Adds this layer's work to the residual stream x, in place unless only the rows `wanted`
+        are to come out: every token's keys and values are needed, but not every output."""
+        attended = self.attention(self.input_norm(x), rotation, backend, cache, plan, wanted)
+        if wanted is not None:
+            x = x.index_select(0, wanted)
+        return x.add_(self.mlp(self.post_attention_norm.after_adding(x, attended)))
 
 
 class DecoderForCausalLM:
@@ -144,12 +150,16 @@ class DecoderForCausalLM:
         backend: AttentionBackend[Any],
         caches: Sequence[LayerKVCache],
         plan: object,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden]."""
+        """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden], or
+        its rows `wanted`, int64 [n], only: the last layer need not finish the others."""
         x = self.embed(token_ids)
         rotation = self.rotary.tables(positions)
+        last = self.layers[-1]
         for layer, cache in zip(self.layers, caches, strict=True):
-            layer(x, rotation, backend, cache, plan)
+            rows = wanted if layer is last else None
+            x = layer(x, rotation, backend, cache, plan, rows)
         return x
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:

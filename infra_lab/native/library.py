@@ -25,8 +25,8 @@ from infra_lab.paths import default_cache_dir
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_decode.c"))
-HEADERS = (FOLDER / "exp.h",)
+SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_attention.c"))
+HEADERS = tuple(FOLDER / name for name in ("exp.h", "tile.h", "vector.h"))
 # -O3 was measured to make paged_decode 3 times as slow as -O2 does. Sums may be reordered, as
 # vector code must; -ffast-math as a whole is avoided because it changes how the entire process
 # treats denormals.
@@ -104,8 +104,12 @@ def _declare(library: ctypes.CDLL) -> None:
     library.silu_and_mul.restype = None
     library.rotate.argtypes = (*[pointer] * 3, *[size] * 4, ctypes.c_int)
     library.rotate.restype = None
-    library.paged_decode.argtypes = (pointer, ctypes.c_int)
-    library.paged_decode.restype = None
+    library.paged_attention.argtypes = (pointer, ctypes.c_int)
+    library.paged_attention.restype = None
+    library.paged_attention_tokens.argtypes = (size, size)
+    library.paged_attention_tokens.restype = size
+    library.paged_attention_scratch.argtypes = (size, size, size)
+    library.paged_attention_scratch.restype = size
 
 
 def find_c_compiler() -> str | None:

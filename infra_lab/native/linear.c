@@ -1,99 +1,22 @@
 /* y = x W for a weight packed once, on a CPU: the product that a decode step spends its time in.
  *
  * W [k, n] lies in panels of WIDTH columns, each panel row by row, so it is read as one stream.
- * A tile of y, up to ROWS x WIDTH, stays in registers while the stream passes: two vectors of W
- * and one number of x for each row give two multiply-adds a row. At a few dozen rows arithmetic
- * and memory would take about equally long, one after the other; so while a panel is multiplied
- * the next one is fetched, and they overlap. Answers "how is a GEMM made fast?"
- * (Goto and van de Geijn 2008, whose blocking this is).
+ * At a few dozen rows arithmetic and memory would take about equally long, one after the other;
+ * so while a panel is multiplied the next one is fetched, and they overlap. At fewer rows memory
+ * alone is the limit, and the processor's own prefetcher follows the stream better. Answers "how
+ * is a GEMM made fast?" (Goto and van de Geijn 2008, whose blocking this is).
  */
-#include <stdint.h>
+#include "tile.h"
 
-#if defined(__AVX512F__)
-#define LANES 16
-#define ROWS 12 /* 24 of 32 registers hold the tile */
-#elif defined(__AVX2__)
-#define LANES 8
-#define ROWS 6 /* 12 of 16 */
-#else
-#define LANES 4
-#define ROWS 8 /* 16 of the 32 that a 64-bit ARM has */
-#endif
-#define WIDTH (2 * LANES)
-#define LINE 16        /* floats in a cache line */
 #define DEPTH 288      /* rows of a panel at a time: DEPTH x WIDTH floats stay in L1 */
 #define ROW_BLOCK 512  /* rows of x at a time: with DEPTH they stay in L2 */
+#define FETCHING 8     /* rows from which fetching ahead pays */
 
-typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-#define INLINE static inline __attribute__((always_inline))
-
-/* What to fetch meanwhile: from `start`, `pace` / 256 cache lines for each row of the panel, two
- * at most. */
-typedef struct {
-    const float *start;
-    int64_t pace;
-} Ahead;
-
-/* One tile: `rows` is a constant in every inlined copy, so that the arrays become registers.
- * x: [depth, rows]. `adds`: add to y instead of overwriting it. */
-INLINE void tile(const float *x, const float *panel, int64_t depth, float *y, int64_t stride,
-                 const int rows, int columns, int adds, Ahead ahead) {
-    vec low[ROWS], high[ROWS];
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) {
-        low[r] = high[r] = (vec){0};
-        __builtin_prefetch(y + r * stride, 1, 3);
-        __builtin_prefetch(y + r * stride + LANES, 1, 3);
-    }
-    for (int64_t i = 0; i < depth; i++) {
-        const float *line = ahead.start + (i * ahead.pace >> 8) * LINE;
-        __builtin_prefetch(line, 0, 2);
-        if (ahead.pace > 256) __builtin_prefetch(line + LINE, 0, 2);
-        const vec *w = (const vec *)(panel + i * WIDTH);
-        vec a = w[0], b = w[1];
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            low[r] += x[i * rows + r] * a;
-            high[r] += x[i * rows + r] * b;
-        }
-    }
-    if (columns == WIDTH) {
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            vec *to = (vec *)(y + r * stride);
-            if (adds) {
-                low[r] += to[0];
-                high[r] += to[1];
-            }
-            to[0] = low[r];
-            to[1] = high[r];
-        }
-        return;
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) {
-        float whole[WIDTH];
-        *(vec *)whole = low[r];
-        *(vec *)(whole + LANES) = high[r];
-        float *to = y + r * stride;
-        for (int c = 0; c < columns; c++) to[c] = adds ? to[c] + whole[c] : whole[c];
-    }
-}
-
-static void any_tile(const float *x, const float *panel, int64_t depth, float *y, int64_t stride,
-                     int rows, int columns, int adds, Ahead ahead) {
-#define CASE(n) \
-    case n: tile(x, panel, depth, y, stride, n, columns, adds, ahead); break;
-    switch (rows) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#if ROWS > 6
-        CASE(7) CASE(8)
-#endif
-#if ROWS > 8
-        CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
-    }
-#undef CASE
+static void packed_tile(const float *x, const float *panel, int64_t depth, float *y,
+                        int64_t stride, int rows, int columns, int adds, Ahead ahead) {
+#define TILE(n) tile(x, n, 1, panel, depth, y, stride, n, columns, adds, ahead)
+    WITH_ROWS(rows, TILE)
+#undef TILE
 }
 
 /* Rows [first, last) of x as [k, last - first], so that a tile reads it as one stream. */
@@ -112,12 +35,13 @@ static void multiply_panel(const float *rows, const float *panel, int64_t k, int
         int64_t begin = part * k / parts, end = (part + 1) * k / parts;
         int64_t after = is_last && part + 1 == parts ? 0 : (part + 2) * k / parts - end;
         int64_t pace = 256 * (after * WIDTH / LINE) / ((end - begin) * tiles);
+        if (num_rows < FETCHING) pace = 0;
         for (int64_t t = 0; t < tiles; t++) {
             int64_t first = t * num_rows / tiles, last = (t + 1) * num_rows / tiles;
             const float *fetched = panel + end * WIDTH + (t * (end - begin) * pace >> 8) * LINE;
-            Ahead ahead = {after > 0 ? fetched : panel, pace};
-            any_tile(rows + first * k + begin * (last - first), panel + begin * WIDTH, end - begin,
-                     y + first * stride, stride, (int)(last - first), columns, part > 0, ahead);
+            packed_tile(rows + first * k + begin * (last - first), panel + begin * WIDTH,
+                        end - begin, y + first * stride, stride, (int)(last - first), columns,
+                        part > 0, (Ahead){fetched, pace});
         }
     }
 }

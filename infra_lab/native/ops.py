@@ -9,8 +9,6 @@ import torch
 
 from infra_lab.native.library import load_library
 
-MAX_STACK_FLOATS = 1 << 16  # paged_decode keeps the queries of one task on its stack
-
 
 def pack_weight(weight: torch.Tensor) -> torch.Tensor:
     """fp32 [out, in], as checkpoints store it -> [panels, in, panel width], zero-padded."""
@@ -102,13 +100,20 @@ class _Step(ctypes.Structure):
 
     _fields_ = (
         ("query", ctypes.c_void_p),
+        ("key_value", ctypes.c_void_p),
         ("cache", ctypes.c_void_p),
-        ("block_tables", ctypes.c_void_p),
-        ("seq_lens", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("slot_mapping", ctypes.c_void_p),
+        ("query_start_loc", ctypes.c_void_p),
+        ("seq_lens", ctypes.c_void_p),
+        ("block_tables", ctypes.c_void_p),
+        ("tasks", ctypes.c_void_p),
         ("query_stride", ctypes.c_int64),
+        ("key_value_stride", ctypes.c_int64),
         ("max_blocks", ctypes.c_int64),
-        ("num_requests", ctypes.c_int64),
+        ("num_tokens", ctypes.c_int64),
+        ("num_tasks", ctypes.c_int64),
         ("num_heads", ctypes.c_int64),
         ("num_kv_heads", ctypes.c_int64),
         ("head_dim", ctypes.c_int64),
@@ -118,39 +123,75 @@ class _Step(ctypes.Structure):
     )
 
 
-def paged_decode(
-    query: torch.Tensor,
-    cache: torch.Tensor,
-    block_tables: np.ndarray,
-    seq_lens: np.ndarray,
-    scale: float,
-    window: int | None,
-    out: torch.Tensor,
-) -> None:
-    """Attends one query token of each request to its cached tokens.
+class PagedAttentionStep:
+    """One step's attention, prepared once and run by every layer.
 
-    Args:
-        query: fp32 [n, num_heads, head_dim], each row contiguous.
-        cache: fp32 [num_blocks, block_size, 2, num_kv_heads, head_dim], contiguous.
-        block_tables: int64 [n, max_blocks], contiguous.
-        seq_lens: int64 [n], the query token included, all at least 1.
-        out: fp32 [n, num_heads, head_dim], contiguous, overwritten.
+    All arrays are int64 and contiguous; of their contents nothing is checked.
+
+    Attributes:
+        slot_mapping: [num_tokens].
+        query_start_loc: [num_requests + 1].
+        seq_lens: [num_requests], this step's tokens included, all at least 1.
+        block_tables: [num_requests, max_blocks].
+        tasks: [num_tasks, 5], what one thread does at a time: request, first and end KV head,
+            first and end token of those that the request has in this step. A request with one
+            token is a decode; its tasks take that token.
     """
-    num_requests, num_heads, head_dim = query.shape
-    step = _Step(
-        query.data_ptr(),
-        cache.data_ptr(),
-        block_tables.ctypes.data,
-        seq_lens.ctypes.data,
-        out.data_ptr(),
-        query.stride(0),
-        block_tables.shape[1],
-        num_requests,
-        num_heads,
-        cache.shape[3],
-        head_dim,
-        cache.shape[1],
-        window or 0,
-        scale,
-    )
-    load_library().paged_decode(ctypes.byref(step), torch.get_num_threads())
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        block_size: int,
+        scale: float,
+        window: int | None,
+        arrays: dict[str, np.ndarray],
+        scratch: torch.Tensor,
+    ) -> None:
+        """shape: (num_heads, num_kv_heads, head_dim); scratch: `attention_scratch_floats` for
+        each thread."""
+        self._kept_alive = (arrays, scratch)
+        self._num_threads = torch.get_num_threads()
+        self._step = _Step(
+            scratch=scratch.data_ptr(),
+            max_blocks=arrays["block_tables"].shape[1],
+            num_tokens=len(arrays["slot_mapping"]),
+            num_tasks=len(arrays["tasks"]),
+            num_heads=shape[0],
+            num_kv_heads=shape[1],
+            head_dim=shape[2],
+            block_size=block_size,
+            window=window or 0,
+            scale=scale,
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+        self._pointer = ctypes.byref(self._step)
+
+    def run(
+        self, query: torch.Tensor, key_value: torch.Tensor, cache: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Writes the step's keys and values, then attends.
+
+        Args:
+            query: fp32 [num_tokens, num_heads, head_dim], each row contiguous.
+            key_value: fp32 [num_tokens, 2, num_kv_heads, head_dim], likewise.
+            cache: fp32 [num_blocks, block_size, 2, num_kv_heads, head_dim], contiguous.
+            out: fp32 [num_tokens, num_heads, head_dim], contiguous, overwritten.
+        """
+        step = self._step
+        step.query = query.data_ptr()
+        step.key_value = key_value.data_ptr()
+        step.cache = cache.data_ptr()
+        step.out = out.data_ptr()
+        step.query_stride = query.stride(0)
+        step.key_value_stride = key_value.stride(0)
+        load_library().paged_attention(self._pointer, self._num_threads)
+
+
+def attention_tokens_per_task(num_heads: int, num_kv_heads: int) -> int:
+    """How many tokens of a prompt chunk one task takes."""
+    return int(load_library().paged_attention_tokens(num_heads, num_kv_heads))
+
+
+def attention_scratch_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
+    """Floats that each thread of a PagedAttentionStep needs."""
+    return int(load_library().paged_attention_scratch(num_heads, num_kv_heads, head_dim))

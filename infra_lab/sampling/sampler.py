@@ -76,18 +76,20 @@ def token_logprobs(
         token_ids: the chosen token of each row.
         num_top: how many likeliest tokens to list for each row.
     """
-    log_total = logits.logsumexp(-1, keepdim=True)
-    chosen = logits.gather(-1, torch.tensor(token_ids, device=logits.device).unsqueeze(-1))
-    ranks = (logits > chosen).sum(-1) + 1
+    # Not logsumexp: torch shares a single row's sum among threads, and then the last bits would
+    # depend on how many requests are in the batch.
+    logprobs = logits.log_softmax(-1)
+    index = torch.tensor(token_ids, device=logits.device).unsqueeze(-1)
+    chosen = logprobs.gather(-1, index)
+    ranks = (logits > logits.gather(-1, index)).sum(-1) + 1
     most = max(num_top)
-    top = logits.topk(most, dim=-1) if most > 0 else None
+    top = logprobs.topk(most, dim=-1) if most > 0 else None
     result = []
     for row, token_id in enumerate(token_ids):
         listed: list[tuple[int, float]] = []
         if top is not None:
             ids = top.indices[row, : num_top[row]].tolist()
-            values = (top.values[row, : num_top[row]] - log_total[row]).tolist()
+            values = top.values[row, : num_top[row]].tolist()
             listed = list(zip(ids, values, strict=True))
-        logprob = float(chosen[row, 0] - log_total[row, 0])
-        result.append(TokenLogprobs(int(token_id), logprob, int(ranks[row]), listed))
+        result.append(TokenLogprobs(int(token_id), float(chosen[row, 0]), int(ranks[row]), listed))
     return result

@@ -18,6 +18,7 @@ class InputBatch:
     token_ids, positions: int64 [num_tokens].
     sample_rows: token rows whose logits are sampled, one for each sampling request, in order.
     prompt_logprob_rows: for each request that is owed prompt log-probabilities, its rows.
+    wanted_rows: the rows of both kinds, ascending: what the model must put out.
     """
 
     token_ids: np.ndarray
@@ -25,6 +26,7 @@ class InputBatch:
     metadata: AttentionMetadata
     sample_rows: np.ndarray
     prompt_logprob_rows: dict[str, range]
+    wanted_rows: np.ndarray
 
 
 def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> InputBatch:
@@ -50,13 +52,18 @@ def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> Inp
         block_tables=block_tables,
         slot_mapping=blocks * block_size + positions % block_size,
     )
+    prompt_logprob_rows = _prompt_logprob_rows(scheduler_output, query_start_loc)
     samples = np.array([item.samples for item in scheduled], dtype=bool)
+    sample_rows = query_start_loc[1:][samples] - 1
     return InputBatch(
         token_ids=token_ids,
         positions=positions,
         metadata=metadata,
-        sample_rows=query_start_loc[1:][samples] - 1,
-        prompt_logprob_rows=_prompt_logprob_rows(scheduler_output, query_start_loc),
+        sample_rows=sample_rows,
+        prompt_logprob_rows=prompt_logprob_rows,
+        wanted_rows=np.unique(
+            np.concatenate([sample_rows, *map(np.asarray, prompt_logprob_rows.values())])
+        ).astype(np.int64),
     )
 
 

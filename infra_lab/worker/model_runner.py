@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 from infra_lab.attention.backend import AttentionBackend
@@ -32,12 +33,13 @@ class ModelRunner:
         backend: AttentionBackend[Any],
         num_blocks: int,
         block_size: int,
+        pretouch_kv_cache: bool = False,
     ) -> None:
         self.model = model
         self.backend = backend
         self.block_size = block_size
         self.caches = allocate_kv_cache(
-            model.config, num_blocks, block_size, model.dtype, model.device
+            model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
         )
         self.timings = StepTimings()
         self._states: dict[str, SamplingState] = {}
@@ -55,16 +57,21 @@ class ModelRunner:
         batch = build_input_batch(scheduler_output, self.block_size)
         plan = self.backend.plan(batch.metadata)
         prepared = time.perf_counter()
+        wanted = batch.wanted_rows
+        all_wanted = len(wanted) == len(batch.token_ids)
         hidden = self.model.forward(
             self._to_device(batch.token_ids),
             self._to_device(batch.positions),
             self.backend,
             self.caches,
             plan,
+            None if all_wanted else self._to_device(wanted),
         )
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
         samplers = [item.request_id for item in scheduler_output.scheduled if item.samples]
-        logits = self._logits(hidden, batch.sample_rows) if samplers else None
+        logits = None
+        if samplers:
+            logits = self._logits(hidden, np.searchsorted(wanted, batch.sample_rows))
         computed = time.perf_counter()
         output = ModelOutput(prompt_logprobs=prompt_logprobs)
         if logits is not None:
@@ -76,7 +83,7 @@ class ModelRunner:
         return output
 
     def _logits(self, hidden: torch.Tensor, rows: object) -> torch.Tensor:
-        """Logits of the named token rows only: the head is a fifth of a small model's work."""
+        """Logits of the named rows only: the head is a fifth of a small model's work."""
         index = self._to_device(rows)
         return self.model.logits(hidden.index_select(0, index))
 
@@ -110,7 +117,7 @@ class ModelRunner:
             entries: list[TokenLogprobs] = []
             for begin in range(0, len(successors), PROMPT_LOGPROB_ROWS):
                 piece = successors[begin : begin + PROMPT_LOGPROB_ROWS]
-                start = rows.start + begin
+                start = int(np.searchsorted(batch.wanted_rows, rows.start)) + begin
                 logits = self._logits(hidden, range(start, start + len(piece)))
                 entries += token_logprobs(logits, piece, [num_top] * len(piece))
             result[request_id] = entries

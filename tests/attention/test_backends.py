@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra_lab.attention import torch_backend
-from infra_lab.attention.backend import AttentionMetadata, AttentionShape, LayerKVCache
+from infra_lab.attention.backend import (
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionShape,
+    LayerKVCache,
+)
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.native.library import NativeUnavailableError
@@ -131,14 +137,14 @@ def make_torch(shape: AttentionShape, block_size: int) -> TorchAttentionBackend:
     return TorchAttentionBackend(shape, block_size, torch.float32, CPU)
 
 
-def make_native(shape: AttentionShape, block_size: int) -> TorchAttentionBackend:
+def make_native(shape: AttentionShape, block_size: int) -> NativeAttentionBackend:
     try:
         return NativeAttentionBackend(shape, block_size)
     except NativeUnavailableError as reason:
         pytest.skip(f"no compiled kernel here: {reason}")
 
 
-Make = Callable[[AttentionShape, int], TorchAttentionBackend]
+Make = Callable[[AttentionShape, int], AttentionBackend[Any]]
 both = pytest.mark.parametrize("make", [make_torch, make_native])
 
 
@@ -170,6 +176,50 @@ def test_decodes_of_any_length_attend_to_their_past(make: Make, case: Case, leng
     case = Case(case.shape, case.block_size, contexts, [1] * len(contexts), case.seed)
     step = lay_out(case)
     assert_right(attend(make, case, step), case, step)
+
+
+@both
+@settings(max_examples=40)
+@given(
+    case=cases(),
+    head_dim=st.sampled_from([1, 8, 40, 64, 80, 128]),
+    pairs=st.lists(st.tuples(st.integers(0, 150), st.integers(1, 210)), min_size=1, max_size=3),
+    window=st.none() | st.integers(1, 130),
+)
+def test_chunks_over_several_tiles_attend_to_their_past(
+    make: Make, case: Case, head_dim: int, pairs: list[tuple[int, int]], window: int | None
+) -> None:
+    shape = replace(case.shape, head_dim=head_dim, sliding_window=window)
+    contexts, queries = [context for context, _ in pairs], [query for _, query in pairs]
+    case = Case(shape, case.block_size, contexts, queries, case.seed)
+    step = lay_out(case)
+    assert_right(attend(make, case, step), case, step)
+
+
+@settings(max_examples=40)
+@given(context=st.integers(0, 100), lens=st.lists(st.integers(2, 70), min_size=1, max_size=5))
+def test_the_kernel_gives_a_chunk_the_same_bits_however_it_is_cut(
+    context: int, lens: list[int]
+) -> None:
+    """Tiles of keys begin at fixed positions, so no sum depends on the cut."""
+    shape = AttentionShape(6, 2, 32, 0.2)
+    case = Case(shape, 16, [context], [sum(lens)], 1)
+    step = lay_out(case)
+    whole = attend(make_native, case, step)
+    start = 0
+    for length in lens:
+        part = replace(
+            step.metadata,
+            query_start_loc=np.array([0, length]),
+            seq_lens=np.array([context + start + length]),
+            slot_mapping=step.metadata.slot_mapping[start : start + length],
+        )
+        rows = slice(start, start + length)
+        out = torch.empty_like(step.query[rows])
+        backend = make_native(shape, 16)
+        backend.forward(step.query[rows], step.key_value[rows], step.cache, backend.plan(part), out)
+        assert torch.equal(out, whole[rows])
+        start += length
 
 
 @both

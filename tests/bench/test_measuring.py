@@ -85,12 +85,17 @@ def test_a_jobs_settings_reach_our_engine() -> None:
         "max_model_len": 64,
         "max_num_seqs": 2,
         "kv_cache_bytes": 4096,
+        "pretouch_kv_cache": True,
         "enable_prefix_caching": False,
     }
 
 
 def test_settings_left_open_stay_the_engines_own() -> None:
-    assert set(EngineSettings().engine_config()) == {"dtype", "enable_prefix_caching"}
+    assert set(EngineSettings().engine_config()) == {
+        "dtype",
+        "enable_prefix_caching",
+        "pretouch_kv_cache",
+    }
 
 
 def test_gaps_between_tokens_are_gaps_between_the_ends_of_steps() -> None:

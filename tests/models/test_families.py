@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -17,6 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from infra_lab.attention.backend import AttentionMetadata
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.engine.build import choose_attention_backend
 from infra_lab.models.loader import open_checkpoint
@@ -25,6 +27,7 @@ from infra_lab.models.weights import Weights
 from infra_lab.native import library
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import NewRequest, ScheduledRequest, SchedulerOutput
+from infra_lab.worker.kv_cache import allocate_kv_cache
 from infra_lab.worker.model_runner import ModelRunner
 
 CPU = torch.device("cpu")
@@ -60,6 +63,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2": lambda: Qwen2Config(**SHAPE),
     "qwen3": lambda: Qwen3Config(**SHAPE, head_dim=16),
 }
+SLOTS = [12, 13, 14, 15, 4, 5, 6, 8, 9, 10]  # blocks 3 and 1, then block 2, of 4 tokens
 CHUNKS = [[60], [7, 1, 1, 20, 1, 30], [1] * 60]
 
 
@@ -123,6 +127,29 @@ def test_log_probabilities_equal_transformers(saved: Path, chunks: list[int]) ->
     known = ~got.isnan()
     assert int(known.sum()) >= 20 * len(got)
     torch.testing.assert_close(got[known], expected[known], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.parametrize("wanted", [[], [0], [4, 9], list(range(10))])
+def test_rows_that_nobody_wants_change_nothing(saved: Path, wanted: list[int]) -> None:
+    """The last layer finishes only the wanted rows, but writes every token's keys and values."""
+    checkpoint = open_checkpoint(saved)
+    config = checkpoint.config
+    model = model_class(config.architecture)(config, Weights(checkpoint, torch.float32, CPU))
+    backend = choose_attention_backend(model.attention_shape, 4, torch.float32, CPU)
+    metadata = AttentionMetadata(
+        np.array([0, 7, 10]), np.array([7, 3]), np.array([[3, 1], [2, 0]]), np.array(SLOTS)
+    )
+    token_ids, positions = torch.arange(10), torch.tensor([*range(7), *range(3)])
+    results = []
+    for rows in (None, torch.tensor(wanted, dtype=torch.int64)):
+        caches = allocate_kv_cache(config, 4, 4, torch.float32, CPU, pretouch=rows is not None)
+        plan = backend.plan(metadata)
+        hidden = model.forward(token_ids, positions, backend, caches, plan, rows)
+        results.append((hidden, [cache.storage for cache in caches]))
+    (every, every_cache), (some, some_cache) = results
+    torch.testing.assert_close(some, every[wanted])
+    assert all(map(torch.equal, some_cache, every_cache))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
