@@ -1,0 +1,1 @@
+"""Graded problems: the catalog, the grading of a solution, and a learner's progress."""
