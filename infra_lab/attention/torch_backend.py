@@ -33,11 +33,14 @@ class DecodeGroup:
     rows: int64 [n], their query tokens; None when they are all tokens in order.
     block_ids: int64 [n * blocks], their tables, cut to the longest of the group.
     mask: [n, 1, 1, blocks * block_size], 0 where visible and -inf elsewhere.
+    stale: int64, the slots of the tile that belong to no token of their request. They hold what
+        others left there, and NaN among it would come through any mask: 0 x NaN is NaN.
     """
 
     rows: torch.Tensor | None
     block_ids: torch.Tensor
     mask: torch.Tensor
+    stale: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,12 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
         num_blocks = -(-int(seq_lens.max()) // self.block_size)
         positions = np.arange(num_blocks * self.block_size)
         visible = positions < seq_lens[:, None]
+        stale = self._to_device(np.flatnonzero(~visible))
         if self.shape.sliding_window is not None:
             visible &= positions >= (seq_lens - self.shape.sliding_window)[:, None]
         rows = None if in_order else self._to_device(metadata.query_start_loc[members])
         block_ids = self._to_device(metadata.block_tables[members, :num_blocks].reshape(-1))
-        return DecodeGroup(rows, block_ids, self._bias(visible)[:, None, None, :])
+        return DecodeGroup(rows, block_ids, self._bias(visible)[:, None, None, :], stale)
 
     def _plan_chunks(self, metadata: AttentionMetadata) -> list[Chunk]:
         members = np.flatnonzero(metadata.query_lens > 1)
@@ -164,7 +168,7 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
     ) -> None:
         shape = self.shape
         rows = query if group.rows is None else query.index_select(0, group.rows)
-        tile = self._gather(cache, group.block_ids)
+        tile = self._gather(cache, group.block_ids).index_fill_(0, group.stale, 0)
         keys, values = tile.view(len(rows), -1, *tile.shape[1:]).unbind(2)
         attended = F.scaled_dot_product_attention(
             rows.view(len(rows), shape.num_kv_heads, shape.group_size, shape.head_dim),

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_attention.c"))
 HEADERS = tuple(FOLDER / name for name in ("exp.h", "tile.h", "vector.h"))
-# -O3 was measured to make paged_decode 3 times as slow as -O2 does. Sums may be reordered, as
+# -O3 was measured to make attention to decodes 3 times as slow as -O2 does. Sums may be reordered, as
 # vector code must; -ffast-math as a whole is avoided because it changes how the entire process
 # treats denormals.
 FLAGS = (
@@ -151,8 +151,9 @@ def _compile(compiler: str, path: Path) -> None:
             )
             built.replace(path)
     except subprocess.CalledProcessError as error:
-        lines = (error.stderr or "no message").strip().split("\n")
+        lines = error.stderr.strip().split("\n")
         reason = next((line for line in lines if "error:" in line), lines[0])
+        reason = reason or f"it ended with status {error.returncode} and said nothing"
         raise NativeUnavailableError(f"{compiler} cannot compile it: {reason}") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise NativeUnavailableError(f"{compiler} cannot compile it: {error}") from None

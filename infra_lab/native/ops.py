@@ -28,21 +28,22 @@ def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Te
     """x: fp32 [m, in], contiguous; packed: as `pack_weight` gives it -> [m, out_features]."""
     rows, in_features = x.shape
     # Rows a multiple of a page apart would all fall into one set of the L1 cache.
-    stride = out_features + (16 if out_features % 1024 == 0 else 0)
+    is_padded = rows > 1 and out_features % 1024 == 0
+    stride = out_features + (16 if is_padded else 0)
     y = torch.empty(rows, stride)
-    scratch = torch.empty(x.numel() if rows > 1 else 0)
+    scratch = torch.empty(x.numel()) if rows > 1 else None
     load_library().linear(
         x.data_ptr(),
         packed.data_ptr(),
         y.data_ptr(),
-        scratch.data_ptr(),
+        0 if scratch is None else scratch.data_ptr(),
         rows,
         out_features,
         in_features,
         stride,
         torch.get_num_threads(),
     )
-    return y[:, :out_features]
+    return y[:, :out_features] if is_padded else y
 
 
 def rms_norm(

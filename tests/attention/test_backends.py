@@ -237,6 +237,21 @@ def test_large_and_small_scores_are_weighed_right(make: Make, head_dim: int, siz
 
 @both
 @settings(max_examples=30)
+@given(case=cases(), decodes_only=st.booleans())
+def test_nan_that_others_left_in_the_cache_reaches_nobody(
+    make: Make, case: Case, decodes_only: bool
+) -> None:
+    """A freed block may hold anything, and a block's last slots are not written yet."""
+    if decodes_only:
+        case = replace(case, query_lens=[1] * len(case.query_lens))
+    step = lay_out(case)
+    left = step.cache.storage == 50.0
+    step.cache.storage[left] = float("nan")
+    assert_right(attend(make, case, step), case, step)
+
+
+@both
+@settings(max_examples=30)
 @given(case=cases())
 def test_new_keys_and_values_lie_in_the_cache_at_their_slots(make: Make, case: Case) -> None:
     step = lay_out(case)

@@ -25,6 +25,9 @@ def test_without_a_compiler_there_is_a_reason_and_no_kernel(
     monkeypatch.setattr(library, "find_c_compiler", lambda: str(broken))
     with pytest.raises(NativeUnavailableError, match="no such option"):
         library.load_library.__wrapped__()
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(NativeUnavailableError, match="status 3 and said nothing"):
+        library.load_library.__wrapped__()
     assert not list((tmp_path / "native").iterdir())
 
 
