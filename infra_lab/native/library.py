@@ -27,9 +27,8 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_attention.c"))
 HEADERS = tuple(FOLDER / name for name in ("exp.h", "tile.h", "vector.h"))
-# -O3 was measured to make attention to decodes 3 times as slow as -O2 does. Sums may be reordered, as
-# vector code must; -ffast-math as a whole is avoided because it changes how the entire process
-# treats denormals.
+# Sums may be reordered, as vector code must; -ffast-math as a whole is avoided because it changes
+# how the entire process treats denormals.
 FLAGS = (
     "-O2",
     "-march=native",
