@@ -10,6 +10,7 @@
 
 #define DEPTH 288      /* rows of a panel at a time: DEPTH x WIDTH floats stay in L1 */
 #define ROW_BLOCK 512  /* rows of x at a time: with DEPTH they stay in L2 */
+#define PACKED_AT_ONCE 128 /* columns of x: what is written stays in L1 meanwhile */
 #define FETCHING 8     /* rows from which fetching ahead pays */
 
 static void packed_tile(const float *x, const float *panel, int64_t depth, float *y,
@@ -22,8 +23,11 @@ static void packed_tile(const float *x, const float *panel, int64_t depth, float
 /* Rows [first, last) of x as [k, last - first], so that a tile reads it as one stream. */
 static void pack_rows(const float *x, int64_t k, int64_t first, int64_t last, float *packed) {
     int64_t rows = last - first;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < k; i++) packed[i * rows + r] = x[(first + r) * k + i];
+    for (int64_t start = 0; start < k; start += PACKED_AT_ONCE) {
+        int64_t end = start + PACKED_AT_ONCE < k ? start + PACKED_AT_ONCE : k;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t i = start; i < end; i++) packed[i * rows + r] = x[(first + r) * k + i];
+    }
 }
 
 /* One panel of W against one block of packed rows, DEPTH by DEPTH. */
