@@ -46,6 +46,15 @@ TORCH_FREE = [
     "infra_lab.cli.main",
     "infra_lab.cli.models",
     "infra_lab.cli.doctor",
+    "infra_lab.cli.list",
+    "infra_lab.cli.next",
+    "infra_lab.cli.start",
+    "infra_lab.cli.test",
+    "infra_lab.cli.watch",
+    "infra_lab.cli.hint",
+    "infra_lab.cli.reset",
+    "infra_lab.cli.solution",
+    "infra_lab.cli.status",
     "infra_lab.models.store",
     "infra_lab.models.config",
     "infra_lab.models.parameters",
@@ -137,8 +146,8 @@ def test_the_vocabulary_imports_only_itself() -> None:
     assert wrong == []
 
 
-def test_kernels_import_only_torch_triton_and_numpy() -> None:
-    allowed = {"torch", "triton", "numpy", "kernels", *sys.stdlib_module_names}
+def test_kernels_import_only_torch_triton_and_numbers() -> None:
+    allowed = {"torch", "triton", "numpy", "ml_dtypes", "kernels", *sys.stdlib_module_names}
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in (ROOT / "kernels").rglob("*.py")

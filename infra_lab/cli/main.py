@@ -27,6 +27,16 @@ COMMANDS = {
     "chat": "talk with a model",
     "models": "get, list and describe models",
     "bench": "measure throughput and latency, here and beside other engines",
+    "dev": "make, check and measure problems, for their authors",
+    "list": "show the practice problems, and where you stand",
+    "next": "pick the next problem, and say why",
+    "start": "begin a problem: copies its starter to work/",
+    "test": "grade your attempt",
+    "watch": "grade your attempt on every save",
+    "hint": "reveal one hint",
+    "reset": "put the starter back; your attempt is kept",
+    "solution": "show the approaches, once you have solved it",
+    "status": "show how far you are",
     "doctor": "check this machine, and say how to mend what is wrong",
 }
 
@@ -47,6 +57,7 @@ Examples:
   infra-lab demo
   infra-lab generate --prompt "What is the capital of France?" --temperature 0
   infra-lab models info smollm2-135m
+  infra-lab next
 """
 
 _OPTIONS = ("--help", "--version", "--debug")

@@ -12,13 +12,15 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep  # by name: a solution may replace those of the module
 from typing import Any
 
-from infra_lab.practice.failures import CallTimedOut, SolutionStopped
+from infra_lab.practice.failures import CallTimedOut, Failure, SolutionStopped
+from infra_lab.practice.integrity import Integrity
 from infra_lab.practice.kit import Solution
 from infra_lab.practice.loading import load_solution, missing_entry_point
 from infra_lab.practice.memory import limit_memory, release_memory_limit
@@ -37,12 +39,13 @@ class Watchdog:
         self._solution: Solution | None = None
         self._importing_since: float | None = None
         self._import_limit_s = 0.0
+        self._import_text = ""
         self._fired = False
         threading.Thread(target=self._run, daemon=True).start()
 
-    def watch_import(self, limit_s: float) -> None:
-        self._import_limit_s, self._fired = limit_s, False
-        self._importing_since = time.monotonic()
+    def watch_import(self, text: str, limit_s: float) -> None:
+        self._import_text, self._import_limit_s, self._fired = text, limit_s, False
+        self._importing_since = monotonic()
 
     def watch(self, solution: Solution | None) -> None:
         self._importing_since = None
@@ -50,14 +53,14 @@ class Watchdog:
 
     def _run(self) -> None:
         while True:
-            time.sleep(HEARTBEAT_S)
-            since, text, limit_s = self._importing_since, "import", self._import_limit_s
+            sleep(HEARTBEAT_S)
+            since, limit_s, text = self._importing_since, self._import_limit_s, self._import_text
             if self._solution is not None:
                 current = self._solution.current
                 since, limit_s = current.since, current.limit_s
             if since is None:
                 self._fired = False
-            elif time.monotonic() - since > limit_s and not self._fired:
+            elif monotonic() - since > limit_s and not self._fired:
                 self._fired = True
                 if self._solution is not None:
                     text = self._solution.current.text()
@@ -72,41 +75,110 @@ class Emitter:
     """Writes events, each marked with the job's nonce, which the solution is not told."""
 
     def __init__(self) -> None:
-        self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._fd = os.dup(1)
         os.dup2(2, 1)
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self.nonce = ""
 
     def __call__(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"nonce": self.nonce, "event": event, **fields})
+        if os.getpid() != self._pid:
+            os._exit(0)  # a copy that the solution forked: one process grades
+        # A newline before it too: a solution may have written half a line here.
+        text = "\n" + json.dumps({"nonce": self.nonce, "event": event, **fields}) + "\n"
+        rest = text.encode()
         with self._lock:
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+
+
+class Surroundings:
+    """What a solution or a grader may change for the files that are graded after it."""
+
+    def __init__(self) -> None:
+        self._streams = sys.stdin, sys.stdout, sys.stderr
+        self._folder = Path.cwd()
+        self._recursion_limit = sys.getrecursionlimit()
+        self._threads = threading.active_count()
+        self._path = [*sys.path]
+        self._modules = {*sys.modules}
+
+    def restore(self) -> None:
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+        sys.setrecursionlimit(self._recursion_limit)
+        sys.path[:] = self._path
+        for name in {*sys.modules} - self._modules:
+            # Every grader is called grader: pytest would take this one for the next.
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).name == "grader.py":
+                del sys.modules[name]
+        with suppress(OSError):
+            os.chdir(self._folder)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+
+    def are_clean(self) -> bool:
+        """Whether nothing is left that cannot be restored."""
+        are_open = not any(stream.closed for stream in self._streams)
+        return are_open and threading.active_count() <= self._threads and not _has_children()
+
+
+def _has_children() -> bool:
+    if hasattr(os, "WNOHANG"):
+        try:
+            os.waitpid(-1, os.WNOHANG)  # far quicker than to look through all processes
+        except ChildProcessError:
+            return False
+        return True
+    import psutil
+
+    return bool(psutil.Process().children())
 
 
 def run_job(job: dict[str, Any], emit: Emit, watchdog: Watchdog) -> None:
     """Grades one file; the last event is "finished"."""
+    surroundings = Surroundings()
+    integrity = Integrity()
+    file = Path(job["file"])
+    is_intact = True
+    limit_memory(job["memory_mb"])
     try:
-        watchdog.watch_import(max(job["call_s"], 10.0))
-        module = load_solution(Path(job["file"]))
+        watchdog.watch_import(f"import {file.name}", job["import_s"])
+        module = load_solution(file)
         watchdog.watch(None)
-        failure = missing_entry_point(module, job["entry_points"])
+        surroundings.restore()
+        failure = _tampering(integrity) or missing_entry_point(module, job["entry_points"])
         if failure is not None:
             emit("failed", failure=failure.as_dict())
         else:
             solution = Solution(module)
+            solution.passes_interrupts_on = False  # no keyboard is here: it raised them itself
             solution.current.limit_s = job["call_s"]
+            if job["announce"]:
+                solution.current.announce = lambda text: emit("call", call=text)
             watchdog.watch(solution)
             _run_grader(job, solution, emit)
+            failure = _tampering(integrity)
+            if failure is not None:
+                emit("failed", failure=failure.as_dict())
+        is_intact = failure is None or failure.verdict != "tampered"
     except SolutionStopped as stopped:
         emit("failed", failure=stopped.failure.as_dict())
     except BaseException:
         emit("fault", text=traceback.format_exc())
+        is_intact = False
     watchdog.watch(None)
     release_memory_limit()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    emit("finished")
+    surroundings.restore()
+    emit("finished", is_clean=is_intact and surroundings.are_clean())
+
+
+def _tampering(integrity: Integrity) -> Failure | None:
+    name = integrity.replaced()
+    if name is None:
+        return None
+    return Failure("tampered", "", f"{name} was replaced", "Python and the grader left as they are")
 
 
 def _run_grader(job: dict[str, Any], solution: Solution, emit: Emit) -> None:
@@ -135,15 +207,16 @@ def _run_grader(job: dict[str, Any], solution: Solution, emit: Emit) -> None:
 
 def main() -> None:
     emit = Emitter()
+    jobs = os.fdopen(os.dup(0), encoding="utf-8")
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # what a solution reads from stdin is its own fault
     watchdog = Watchdog(emit)
-    for line in sys.stdin:
+    for line in jobs:
         job = json.loads(line)
         emit.nonce = job["nonce"]
-        for name in job["requires"]:
+        for name in ("pytest", "hypothesis", "infra_lab.practice.pytest_plugin", *job["requires"]):
             __import__(name)
-        __import__("pytest")
-        __import__("hypothesis")
-        limit_memory(job["memory_mb"])
+        emit("ready")
         run_job(job, emit, watchdog)
 
 

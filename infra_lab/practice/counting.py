@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 
 class Tally:
@@ -18,7 +18,11 @@ class Tally:
 
 
 class Counted:
-    """Wraps a hashable, orderable value, and counts each comparison and each hash of it."""
+    """Wraps a hashable, orderable value, and counts each comparison and each hash of it.
+
+    It can be negated, as values are that go through a min-heap to find the largest. A copy is
+    the object itself: else what a solution does to a deep copy would not be counted.
+    """
 
     __slots__ = ("tally", "value")
 
@@ -48,6 +52,15 @@ class Counted:
 
     def __ge__(self, other: object) -> bool:
         return bool(self.value >= self._other(other))
+
+    def __neg__(self) -> Self:
+        return type(self)(-self.value, self.tally)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def __repr__(self) -> str:
         return repr(self.value)

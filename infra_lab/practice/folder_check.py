@@ -9,9 +9,13 @@ from __future__ import annotations
 import ast
 import doctest
 import re
+import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from infra_lab.practice.grade import Grade, Verdict
@@ -33,8 +37,19 @@ GENERIC_MUTANTS = {
     "returns 0": "return 0",
     "returns its first argument": "return args[0] if args else None",
     "returns an empty list": "return []",
+    "empties its arguments and returns the first": (
+        "[a.clear() for a in args if hasattr(a, 'clear')]\n"
+        "    [a.fill(0) for a in args if hasattr(a, 'fill')]\n"
+        "    return args[0] if args else None"
+    ),
+    "empties its arguments and returns an empty list": (
+        "[a.clear() for a in args if hasattr(a, 'clear')]\n    return []"
+    ),
     "raises": "raise RuntimeError('wrong')",
 }
+
+UNWRITTEN = re.compile(r"\bTODO\b")
+ONE_AT_A_TIME = threading.Lock()  # doctest takes sys.stdout while it runs
 
 Notify = Callable[[str], None]
 
@@ -86,10 +101,7 @@ def check_folder(
     problem: Problem, sandbox: Sandbox, notify: Notify = lambda text: None
 ) -> FolderReport:
     """Everything but the syntax-tree mutants, which `mutation.py` records."""
-    report = FolderReport(problem.slug)
-    report.faults += _check_files(problem)
-    report.faults += _check_signatures(problem)
-    report.faults += _check_examples(problem)
+    report = FolderReport(problem.slug, faults=check_texts(problem))
     notify("starter")
     report.starters.add(_check_starter(sandbox.grade(problem, problem.starter)))
     for path in (*problem.approaches(), *sorted((problem.folder / "accepted").glob("*.py"))):
@@ -98,10 +110,17 @@ def check_folder(
     for path in sorted((problem.folder / "mutants").glob("*.py")):
         notify(path.name)
         report.mutants.add(_check_mutant(problem, path, sandbox, report.kills))
-    for name, fault in _check_generic_mutants(problem, sandbox):
-        notify(name)
+    notify("generic mutants")
+    for fault in _check_generic_mutants(problem, sandbox):
         report.generic.add(fault)
     return report
+
+
+def check_texts(problem: Problem) -> list[str]:
+    """What is wrong with the files, the statements and their examples; nothing is graded."""
+    faults = [*_check_files(problem), *_check_signatures(problem)]
+    with ONE_AT_A_TIME:
+        return [*faults, *_check_examples(problem)]
 
 
 def mutant_header(path: Path) -> tuple[list[str], str] | None:
@@ -122,6 +141,9 @@ def _check_right(path: Path, grade: Grade) -> str | None:
         return f"{path.name} is right, but was {grade.verdict}{_details(grade)}"
     if path.name == "solution.py" and skipped:
         return f"solution.py must solve the follow-up {skipped[0]}"
+    idle = [test.name for test in grade.tests if not test.skipped and test.calls == 0]
+    if idle:
+        return f"{idle[0]} never calls {path.name}: it tests nothing"
     return None
 
 
@@ -132,37 +154,42 @@ def _check_mutant(
     if header is None:
         return f'{path.name}: the first line must be "# killed_by: test_name — why it is wrong"'
     grade = sandbox.grade(problem, path, tests=header[0], stop_first=True)
+    killers = grade.failed_tests()
+    if grade.verdict is not Verdict.PASSED and not killers and grade.failure is not None:
+        return f"{path.name} is {grade.verdict}, which is no wrong answer{_details(grade)}"
+    if unknown := sorted(set(header[0]) - {test.name.split("[")[0] for test in grade.tests}):
+        return f"{path.name} names {unknown[0]}, which the grader does not have"
     if grade.verdict is Verdict.PASSED:
         return f"{path.name} survives {', '.join(header[0])}"
     if grade.verdict is Verdict.GRADER_FAULT:
         return f"{path.name} breaks the grader{_details(grade)}"
-    if grade.verdict in (Verdict.SYNTAX_ERROR, Verdict.IMPORT_FAILED):
-        return f"{path.name} does not load{_details(grade)}"
-    killers = grade.failed_tests()
-    kills[path.stem] = killers[0].name if killers else str(grade.verdict)
+    kills[path.stem] = killers[0].name
     return None
 
 
-def _check_generic_mutants(problem: Problem, sandbox: Sandbox) -> list[tuple[str, str | None]]:
-    import tempfile
-
-    results: list[tuple[str, str | None]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, body in GENERIC_MUTANTS.items():
-            path = Path(folder) / "generic.py"
-            path.write_text(_generic_source(problem, body), encoding="utf-8")
+def _check_generic_mutants(problem: Problem, sandbox: Sandbox) -> list[str | None]:
+    if not problem.starter.is_file():
+        return []  # said already
+    results: list[str | None] = []
+    with tempfile.TemporaryDirectory(prefix="infra-lab-") as folder:
+        for number, (name, body) in enumerate(GENERIC_MUTANTS.items()):
+            path = Path(folder) / f"generic_{number}.py"
+            try:
+                path.write_text(_generic_source(problem, body), encoding="utf-8")
+            except (SyntaxError, ValueError) as error:
+                return [f"starter.py is no Python: {error}"]
             grade = sandbox.grade(problem, path, stop_first=True)
             fault = None
-            if grade.verdict is Verdict.PASSED:
+            if grade.is_solved:
                 fault = f"a solution that {name} passes"
             elif grade.verdict is Verdict.GRADER_FAULT:
                 fault = f"a solution that {name} breaks the grader{_details(grade)}"
-            results.append((name, fault))
+            results.append(fault)
     return results
 
 
 def _generic_source(problem: Problem, body: str) -> str:
-    """The starter, every function and method of which ends so."""
+    """The starter, every function and method of which ends so. Raises SyntaxError."""
     tree = ast.parse(problem.starter.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and "NotImplementedError" in ast.unparse(node):
@@ -195,6 +222,7 @@ def _check_files(problem: Problem) -> list[str]:
     wanted = [problem.folder / name for name in (*STATEMENTS.values(), "starter.py", "grader.py")]
     wanted += [problem.solutions / name for name in ("solution.py", *NOTES.values())]
     faults += [f"{path} is missing" for path in wanted if not path.is_file()]
+    faults += _check_written(problem)
     faults += _try(lambda: _check_hints(problem))
     faults += _try(lambda: _check_interview(problem))
     counts = (
@@ -203,6 +231,20 @@ def _check_files(problem: Problem) -> list[str]:
         ("approaches", len(problem.approaches()), MIN_APPROACHES),
     )
     faults += [f"{n} {what}, at least {least} are wanted" for what, n, least in counts if n < least]
+    return faults
+
+
+def _check_written(problem: Problem) -> list[str]:
+    """What `infra-lab dev new` left to be written."""
+    faults = []
+    for path in sorted([*problem.folder.rglob("*.*"), *problem.solutions.rglob("*.*")]):
+        if path.suffix not in (".py", ".md", ".toml"):
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        marked = [number for number, line in enumerate(lines, 1) if UNWRITTEN.search(line)]
+        if marked:
+            many = f" and {len(marked) - 1} more" if len(marked) > 1 else ""
+            faults.append(f"{path.name} is still to be written: TODO in line {marked[0]}{many}")
     return faults
 
 
@@ -239,7 +281,11 @@ def _check_signatures(problem: Problem) -> list[str]:
     wanted = {_normal(entry.signature): entry.name for entry in problem.entry_points}
     for path in (problem.starter, problem.approaches()[0]):
         if path.is_file():
-            found = _signatures(path)
+            try:
+                found = _signatures(path)
+            except (SyntaxError, ValueError) as error:
+                faults.append(f"{path.name} is no Python: {error}")
+                continue
             faults += [
                 f"{path.name} defines {found.get(name, 'no such entry point')}, not {signature}"
                 for signature, name in wanted.items()
@@ -257,7 +303,7 @@ def _check_signatures(problem: Problem) -> list[str]:
 
 
 def _normal(signature: str) -> str:
-    return signature.replace(" ", "")
+    return signature.replace(" ", "").replace('"', "'")
 
 
 def _signatures(path: Path) -> dict[str, str]:
@@ -285,11 +331,15 @@ def _check_examples(problem: Problem) -> list[str]:
     solution = problem.approaches()[0]
     if not solution.is_file():
         return []
-    names: dict[str, Any] = {"__name__": "solution"}
+    module = ModuleType("solution")
+    names = vars(module)
+    sys.modules["solution"] = module  # where dataclasses look for the names in annotations
     try:
         exec(compile(solution.read_text(encoding="utf-8"), str(solution), "exec"), names)
     except Exception as error:
         return [f"solution.py does not load: {error}"]
+    finally:
+        del sys.modules["solution"]
     for language in LANGUAGES:
         path = problem.folder / STATEMENTS[language]
         if not path.is_file():

@@ -25,6 +25,7 @@ class Verdict(StrEnum):
     MEMORY_EXCEEDED = "memory_exceeded"
     OUTPUT_FLOOD = "output_flood"
     EXITED = "exited"
+    TAMPERED = "tampered"
     GRADER_FAULT = "grader_fault"
 
 
@@ -91,6 +92,28 @@ class Grade:
 
     def failed_tests(self) -> list[TestResult]:
         return [test for test in self.tests if test.failure is not None]
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether every property but those of follow-ups holds."""
+        required = [test for test in self.tests if test.follow_up is None]
+        holds = bool(required) and all(test.verdict is Verdict.PASSED for test in required)
+        return holds and self.failure is None and self.verdict is not Verdict.GRADER_FAULT
+
+    def follow_ups(self) -> dict[str, str]:
+        """Entry point -> solved, failed, not attempted or not graded."""
+        states: dict[str, str] = {}
+        for name in dict.fromkeys(test.follow_up for test in self.tests if test.follow_up):
+            tests = [test for test in self.tests if test.follow_up == name]
+            if all(test.skipped for test in tests):
+                states[name] = "not attempted"
+            elif any(test.failure is not None for test in tests):
+                states[name] = "failed"
+            elif all(test.verdict is Verdict.PASSED for test in tests):
+                states[name] = "solved"
+            else:
+                states[name] = "not graded"
+        return states
 
     def exercism(self) -> dict[str, Any]:
         """The result format that exercism's test runners print (version 3), and `verdict`."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic  # by name: a solution may replace that of the module
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -70,19 +70,22 @@ def follow_up(entry_point: str) -> Callable[[Test], Test]:
 
 class Current:
     """The call that is running now, for the watchdog, and how long it may take. `since` is None
-    between calls."""
+    between calls. `announce` is told of each call before it begins."""
 
     def __init__(self) -> None:
         self.since: float | None = None
         self.limit_s = math.inf
         self.text: Callable[[], str] = str
+        self.announce: Callable[[str], None] | None = None
 
 
 class Solution:
     """A solution under test. `calls` counts its calls; `budgets` keeps, for each budget, the
-    use that came nearest to it: name -> (used, allowed)."""
+    use that came nearest to it: name -> (used, allowed). `passes_interrupts_on`: a
+    KeyboardInterrupt comes from a keyboard, and ends the grading."""
 
     def __init__(self, module: ModuleType) -> None:
+        self.passes_interrupts_on = True
         self.module = module
         self.file = str(module.__file__)
         self.current = Current()
@@ -146,7 +149,9 @@ class Solution:
         self.calls += 1
         stopped: Failure | None = None
         self.current.text = lambda: call.script
-        self.current.since = time.monotonic()
+        if self.current.announce is not None:
+            self.current.announce(call.script)
+        self.current.since = monotonic()
         try:
             call._result = function(
                 *map(_plain, args), **{key: _plain(value) for key, value in kwargs.items()}
@@ -159,9 +164,11 @@ class Solution:
             stopped = Failure("memory_exceeded", call.script, "MemoryError", "less memory in use")
         except SystemExit as error:
             stopped = Failure("exited", call.script, f"SystemExit({error.code!r})", "an answer")
-        except (KeyboardInterrupt, SolutionStopped):
+        except SolutionStopped:
             raise
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self.passes_interrupts_on:
+                raise
             call._error = error
         finally:
             self.current.since = None
@@ -179,6 +186,8 @@ class Instance:
         self.variable = variable
         self.value = value
         self.history = history
+        self._made = history[-1]  # a grader may put lines before and after it
+        self._left_out = 0
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Call:
         """Calls the method `name`."""
@@ -192,7 +201,11 @@ class Instance:
         call = self.solution._run(method, full, args, kwargs, list(self.history))
         self.history.append(call.text)
         if len(self.history) > LONGEST_HISTORY:
-            del self.history[1]  # the first line makes the object
+            # After the line that makes the object, one says how many are missing there.
+            first = self.history.index(self._made) + 1
+            self.history[first : first + (2 if self._left_out else 1)] = []
+            self._left_out += 1
+            self.history.insert(first, f"# {self._left_out} calls left out here")
         return call
 
 
@@ -251,7 +264,7 @@ class Call:
         """The result is `expected`. An int is wanted where an int is expected (NumPy's will do,
         a float or a bool will not), and a list where a list is."""
         got = self.value
-        if not _equal(got, expected):
+        if not _is_equal(got, expected):
             self.fail(paste(expected), note=note or _type_note(got, expected))
         return self
 
@@ -265,7 +278,8 @@ class Call:
         wanted = np.asarray(expected)
         got = self.array(wanted.shape)
         with np.errstate(invalid="ignore"):
-            right = np.abs(got - wanted) <= atol + rtol * np.abs(wanted)
+            # |anything - inf| <= inf holds: infinities are compared below, by equality.
+            right = np.isfinite(wanted) & (np.abs(got - wanted) <= atol + rtol * np.abs(wanted))
         right |= got == wanted
         right |= np.isnan(got) & np.isnan(wanted)
         if not right.all():
@@ -311,7 +325,7 @@ class Call:
         pairs = [*zip(self._args, self._shown_args, strict=True)]
         pairs += [(self._kwargs[key], self._shown_kwargs[key]) for key in self._kwargs]
         for after, before in pairs:
-            if not _equal(_plain(after), _plain(before)):
+            if not _is_equal(_plain(after), _plain(before)):
                 self.fail(
                     f"the argument still to be {paste(before)}",
                     f"it was changed to {paste(after)}",
@@ -366,6 +380,14 @@ def _variable_name(class_name: str) -> str:
     return "".join(letters)
 
 
+def _is_equal(got: Any, expected: Any) -> bool:
+    """Whether `got` is right; what cannot even be compared is not, whatever it raises."""
+    try:
+        return _equal(got, expected)
+    except Exception:
+        return False
+
+
 def _equal(got: Any, expected: Any) -> bool:
     if isinstance(expected, bool):
         return _is_bool(got) and bool(got) == expected
@@ -394,10 +416,7 @@ def _equal(got: Any, expected: Any) -> bool:
             and got.keys() == expected.keys()
             and all(_equal(got[key], value) for key, value in expected.items())
         )
-    try:
-        return type(got) is type(expected) and bool(got == expected)
-    except Exception:
-        return False
+    return type(got) is type(expected) and bool(got == expected)
 
 
 def _is_bool(value: Any) -> bool:

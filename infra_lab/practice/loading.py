@@ -47,8 +47,6 @@ def load_solution(path: Path) -> ModuleType:
             Failure("memory_exceeded", f"import {path.name}", "MemoryError", "less memory")
         ) from None
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
         ]

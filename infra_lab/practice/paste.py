@@ -68,7 +68,9 @@ def _array_text(value: Any) -> str:
         return repr(value.item()) if hasattr(value, "item") else repr(value)
     if value.size > 64:
         return f"<array of shape {value.shape}, {value.dtype}>"
-    items = np.array2string(value, separator=", ", threshold=100, max_line_width=10**6)
+    items = np.array2string(
+        value, separator=", ", threshold=100, max_line_width=10**6, floatmode="unique"
+    )
     items = items.replace("\n", "").replace("nan", "np.nan").replace("inf", "np.inf")
     is_default = value.dtype in (np.float64, np.int64, np.bool_) and value.size > 0
     if value.size == 0:

@@ -22,6 +22,8 @@ NOTES = {"en": "notes.md", "zh": "notes.zh.md"}
 class ProblemError(InfraLabError):
     """A problem's folder is not as it must be."""
 
+    exit_status = 3  # the fault is ours, not the learner's
+
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
@@ -90,7 +92,7 @@ class Problem:
         """Three, each {en, zh}, from a nudge to the plan."""
         path = self.folder / "hints.toml"
         hints = _read_toml(path).get("hint", [])
-        if not all(isinstance(hint, dict) and set(hint) == set(LANGUAGES) for hint in hints):
+        if not isinstance(hints, list) or not all(map(_is_text_pair, hints)):
             raise ProblemError(f"{path}: each [[hint]] needs the texts en and zh, and only those")
         return list(hints)
 
@@ -133,7 +135,7 @@ class _Fields:
 
     def take_texts(self, name: str) -> dict[str, str]:
         texts: dict[str, str] = self.take(name, dict)
-        if set(texts) != set(LANGUAGES) or not all(isinstance(t, str) for t in texts.values()):
+        if not _is_text_pair(texts):
             raise ProblemError(f"{self.path}: {name} needs the texts en and zh, and only those")
         return texts
 
@@ -177,7 +179,9 @@ def load_problem(folder: Path, solutions_root: Path) -> Problem:
     return problem
 
 
-def _entry_point(path: Path, table: dict[str, Any]) -> EntryPoint:
+def _entry_point(path: Path, table: Any) -> EntryPoint:
+    if not isinstance(table, dict):
+        raise ProblemError(f"{path}: entry must be a list of tables, [[entry]]")
     fields = _Fields(path, table)
     entry = EntryPoint(
         fields.take("name", str),
@@ -199,6 +203,15 @@ def _budget(path: Path, table: dict[str, Any]) -> Budget:
     )
     fields.finish()
     return budget
+
+
+def _is_text_pair(value: Any) -> bool:
+    """A text in each language."""
+    return (
+        isinstance(value, dict)
+        and set(value) == set(LANGUAGES)
+        and all(isinstance(text, str) for text in value.values())
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -28,8 +29,11 @@ OUTPUT_KEPT = 8 << 10  # characters of a solution's output that a grade keeps, a
 OUTPUT_LIMIT = 4 << 20  # bytes of output from which it is a flood
 POLL_S = 0.05
 STUCK_S = 5.0  # without a heartbeat, beyond the limit of one call
+GRACE_S = 2.0  # for a call to end that was told to
+IMPORT_S = 10.0  # for a solution's file to load, libraries included
 START_S = 60.0  # for Python and the libraries to load, on a slow disk
 EXAMPLES = 100
+MARK = "INFRA_LAB_GRADING"  # in the environment of whatever a grading process starts
 
 
 class Sandbox:
@@ -74,7 +78,6 @@ class Sandbox:
         """
         limit_s = problem.budget.call_s if call_s is None else call_s
         job = {
-            "nonce": secrets.token_hex(16),
             "file": str(file.resolve()),
             "grader": str(problem.grader.resolve()),
             "entry_points": [e.name for e in problem.entry_points if not e.is_follow_up],
@@ -83,18 +86,30 @@ class Sandbox:
             "seed": seed,
             "stop_first": stop_first,
             "call_s": limit_s,
+            "import_s": max(limit_s, IMPORT_S),
             "memory_mb": problem.budget.memory_mb,
             "examples": examples,
+            "announce": False,
         }
-        if self._child is None or not self._child.is_alive():
-            self._child = _Child()
         started = time.monotonic()
-        run = _Run(problem, self._child, job, limit_s)
-        grade = run.finish()
-        grade.elapsed_s = time.monotonic() - started
+        run = self._run(problem, job)
+        if run.lost_the_call is not None:
+            # The process ended before it could say in which call. The seed gives the same calls
+            # again, and this time each is named before it begins.
+            again = self._run(problem, job | {"tests": [run.lost_the_call], "announce": True})
+            run.take_call_from(again)
+        run.grade.elapsed_s = time.monotonic() - started
+        return run.grade
+
+    def _run(self, problem: Problem, job: dict[str, Any]) -> _Run:
+        if self._child is None or not self._child.is_alive():
+            self.close()
+            self._child = _Child()
+        run = _Run(problem, self._child, job | {"nonce": secrets.token_hex(16)})
+        run.finish()
         if not run.child_is_clean:
             self.close()
-        return grade
+        return run
 
 
 def grade(problem: Problem, file: Path, seed: int = 0) -> Grade:
@@ -107,6 +122,8 @@ class _Child:
     """A grading process, and threads that read what it says."""
 
     def __init__(self) -> None:
+        self._mark = secrets.token_hex(8)
+        self._is_killed = False
         self._folder = tempfile.TemporaryDirectory(prefix="infra-lab-", ignore_cleanup_errors=True)
         environment = os.environ | {
             "PYTHONHASHSEED": "0",
@@ -116,6 +133,7 @@ class _Child:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            MARK: self._mark,
         }
         environment.pop("PYTEST_ADDOPTS", None)
         self._process = subprocess.Popen(
@@ -128,6 +146,7 @@ class _Child:
             start_new_session=True,
         )
         self._handle = psutil.Process(self._process.pid)
+        self._born = self._handle.create_time()
         self.events: queue.Queue[bytes | None] = queue.Queue()
         self.output = _Output()
         assert self._process.stdout is not None
@@ -164,23 +183,33 @@ class _Child:
         return memory, cpu
 
     def kill(self) -> None:
-        """Ends it and whatever it started."""
+        """Ends it and whatever it started, orphans included."""
+        if self._is_killed:
+            return
+        self._is_killed = True
         processes = [self._handle]
         with suppress(psutil.Error):
             processes += self._handle.children(recursive=True)
-        for process in processes:
+        for process in [*processes, *self._marked()]:
             with suppress(psutil.Error):
                 process.kill()
         self._process.wait()
+        for reader in self._readers:  # they end when the last writer has
+            reader.join(timeout=1.0)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
         self._folder.cleanup()
 
-    def join_output(self) -> None:
-        for reader in self._readers:
-            reader.join(timeout=1.0)
+    def _marked(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                is_younger = process.create_time() >= self._born
+                if is_younger and process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
 
     def _read_events(self, stream: IO[bytes]) -> None:
         with suppress(OSError, ValueError):  # closed while reading
@@ -217,31 +246,39 @@ class _Output:
 class _Run:
     """One job: follows its events and limits, and writes the grade."""
 
-    def __init__(self, problem: Problem, child: _Child, job: dict[str, Any], call_s: float) -> None:
+    def __init__(self, problem: Problem, child: _Child, job: dict[str, Any]) -> None:
         self._problem = problem
         self._child = child
         self._job = job
-        self._call_s = call_s
-        self._grade = Grade(problem.slug, Verdict.PASSED)
+        self._call_s: float = job["call_s"]
+        self.grade = Grade(problem.slug, Verdict.PASSED)
         self._tests: dict[str, TestResult] = {}
         self._running: TestResult | None = None
-        self._slow_call = ""
+        self._last_call = ""
+        self._told_to_end: float | None = None
         self._is_finished = False
+        self._is_ready = False
         self._collected = False
         self.child_is_clean = False
+        self.lost_the_call: str | None = None  # the test during which the process was lost
 
-    def finish(self) -> Grade:
+    def finish(self) -> None:
         self._child.send(self._job)
         failure = self._follow()
-        self.child_is_clean = failure is None and self._is_finished
         if failure is not None:
+            self.child_is_clean = False
             self._child.kill()
-            self._child.join_output()
             self._blame(failure)
-        self._grade.output = self._child.output.take()
-        self._grade.tests = list(self._tests.values())
+        self.grade.output = self._child.output.take()
+        self.grade.tests = list(self._tests.values())
         self._conclude()
-        return self._grade
+
+    def take_call_from(self, again: _Run) -> None:
+        """The call during which the second run ended as this one did."""
+        first, second = self.grade.failed_tests(), again.grade.failed_tests()
+        if first and second and first[-1].verdict is second[-1].verdict:
+            assert first[-1].failure is not None
+            first[-1].failure = replace(first[-1].failure, call=again._last_call)
 
     def _follow(self) -> Failure | None:
         """Until the job is finished (None) or broke a limit."""
@@ -259,13 +296,13 @@ class _Run:
                     return self._died()
                 event = self._parse(line)
                 if event is not None:
-                    now = last_event = time.monotonic()
-                    if not is_started:
-                        is_started, started = True, now
-                        memory_at_start, cpu_at_start = self._child.usage()
+                    last_event = time.monotonic()
                     self._handle(event)
                     if self._is_finished:
                         return None
+                    if self._is_ready and not is_started:
+                        is_started, started = True, last_event
+                        memory_at_start, cpu_at_start = self._child.usage()
             now = time.monotonic()
             if self._child.output.size > OUTPUT_LIMIT:
                 printed = f"{OUTPUT_LIMIT >> 20} MiB printed"
@@ -276,10 +313,11 @@ class _Run:
                 continue
             if now - started > budget.wall_s:
                 return self._broken("timed_out", f"no end in {budget.wall_s:g} s", "an end in time")
-            if now - last_event > self._call_s + STUCK_S:
-                return self._broken(
-                    "timed_out", "no answer yet", f"an answer in {self._call_s:g} s"
-                )
+            limit_s = self._call_s if self._collected else self._job["import_s"]
+            is_deaf = self._told_to_end is not None and now - self._told_to_end > GRACE_S
+            if is_deaf or now - last_event > limit_s + STUCK_S:
+                got = f"no answer after {limit_s:g} s"
+                return self._broken("timed_out", got, "an answer in time")
             if now >= next_look:
                 next_look = now + 2 * POLL_S
                 memory, cpu = self._child.usage()
@@ -300,20 +338,26 @@ class _Run:
 
     def _handle(self, event: dict[str, Any]) -> None:
         kind = event["event"]
+        if kind == "alive":
+            return
+        self._told_to_end = time.monotonic() if kind == "slow" else None
         if kind == "finished":
             self._is_finished = True
+            self.child_is_clean = event["is_clean"]
+        elif kind == "ready":
+            self._is_ready = True
         elif kind == "collected":
             self._collected = True
             for test in event["tests"]:
                 self._tests[test["name"]] = TestResult(
                     test["name"], test["states"], test["follow_up"]
                 )
-        elif kind == "slow":
-            self._slow_call = event["call"]
+        elif kind in ("slow", "call"):
+            self._last_call = event["call"]
         elif kind == "fault":
-            self._grade.fault = event["text"]
+            self.grade.fault = event["text"]
         elif kind == "failed":
-            self._grade.failure = Failure(**event["failure"])
+            self.grade.failure = Failure(**event["failure"])
         elif kind in ("started", "passed", "skipped", "test_failed"):
             self._handle_test(kind, event)
 
@@ -339,20 +383,21 @@ class _Run:
         return self._broken("exited", got, "an answer")
 
     def _broken(self, verdict: str, got: str, expected: str) -> Failure:
-        where = f"in: {self._running.states['en']}" if self._running is not None else ""
-        return Failure(verdict, self._slow_call, got, expected, where)
+        return Failure(verdict, self._last_call, got, expected)
 
     def _blame(self, failure: Failure) -> None:
         if failure.verdict == "grader_fault":
-            self._grade.fault = failure.note
+            self.grade.fault = failure.note
         elif self._running is not None:
             self._running.failure = failure
             self._running.verdict = Verdict(failure.verdict)
+            if not failure.call:
+                self.lost_the_call = self._running.name.split("[")[0]
         else:
-            self._grade.failure = failure
+            self.grade.failure = failure
 
     def _conclude(self) -> None:
-        grade = self._grade
+        grade = self.grade
         failure = grade.first_failure
         if grade.fault:
             grade.verdict = Verdict.GRADER_FAULT

@@ -1,4 +1,7 @@
-"""Rolling DP: O(ring_size * steps) time, O(ring_size) space."""
+"""Rolling DP: O(ring_size * steps) additions, O(ring_size) numbers kept.
+
+Follow-up: square and multiply with the step as a polynomial, O(ring_size**2 * log(steps)).
+"""
 
 
 def count_ways(ring_size: int, steps: int) -> int:
@@ -11,7 +14,7 @@ def count_ways(ring_size: int, steps: int) -> int:
 
 
 def count_ways_mod(ring_size: int, steps: int, modulus: int) -> int:
-    """One step is multiplication by (x + x^-1) modulo x^ring_size - 1; square and multiply."""
+    """A step multiplies by x + x^-1 modulo x^ring_size - 1: all steps are one power of it."""
 
     def multiply(a: list[int], b: list[int]) -> list[int]:
         product = [0] * ring_size
@@ -23,12 +26,12 @@ def count_ways_mod(ring_size: int, steps: int, modulus: int) -> int:
 
     result = [0] * ring_size
     result[0] = 1 % modulus
-    base = [0] * ring_size
-    base[1 % ring_size] += 1
-    base[-1] += 1
+    power = [0] * ring_size
+    power[1 % ring_size] += 1  # on a ring of 1 or 2 nodes both moves meet in one entry
+    power[-1] += 1
     while steps:
         if steps & 1:
-            result = multiply(result, base)
-        base = multiply(base, base)
+            result = multiply(result, power)
+        power = multiply(power, power)
         steps >>= 1
     return result[0]

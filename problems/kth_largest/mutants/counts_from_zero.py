@@ -1,0 +1,19 @@
+# killed_by: test_small_lists — the largest has k = 1, not k = 0
+import random
+
+
+def kth_largest(values: list[int], k: int) -> int:
+    if not 1 <= k <= len(values):
+        raise ValueError("k is out of range")
+    while True:
+        pivot = random.choice(values)
+        larger = [value for value in values if value > pivot]
+        smaller = [value for value in values if value < pivot]
+        equal = len(values) - len(larger) - len(smaller)
+        if k < len(larger):
+            values = larger
+        elif k < len(larger) + equal:
+            return pivot
+        else:
+            k -= len(larger) + equal
+            values = smaller

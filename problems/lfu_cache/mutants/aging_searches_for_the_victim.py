@@ -1,0 +1,54 @@
+# killed_by: test_aging_work — searches all keys at each eviction: O(capacity)
+class LFUCache:
+    def __init__(self, capacity: int) -> None:
+        if capacity < 0:
+            raise ValueError("capacity must not be negative")
+        self.capacity = capacity
+        self.time = 0
+        self.values: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
+        self.used_at: dict[int, int] = {}
+
+    def get(self, key: int) -> int:
+        if key not in self.values:
+            return -1
+        self._use(key)
+        return self.values[key]
+
+    def put(self, key: int, value: int) -> None:
+        if self.capacity == 0:
+            return
+        if key not in self.values and len(self.values) == self.capacity:
+            victim = min(self.values, key=lambda k: (self.counts[k], self.used_at[k]))
+            del self.values[victim], self.counts[victim], self.used_at[victim]
+        self.values[key] = value
+        self._use(key)
+
+    def _use(self, key: int) -> None:
+        self.time += 1
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.used_at[key] = self.time
+
+
+class AgingLFUCache(LFUCache):
+    def __init__(self, capacity: int, half_life: int) -> None:
+        super().__init__(capacity)
+        if half_life < 1:
+            raise ValueError("half_life must be positive")
+        self.half_life = half_life
+        self.operations = 0
+
+    def get(self, key: int) -> int:
+        value = super().get(key)
+        self._age()
+        return value
+
+    def put(self, key: int, value: int) -> None:
+        super().put(key, value)
+        self._age()
+
+    def _age(self) -> None:
+        self.operations += 1
+        if self.operations % self.half_life == 0:
+            for key in self.counts:
+                self.counts[key] //= 2

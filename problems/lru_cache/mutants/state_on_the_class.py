@@ -1,0 +1,24 @@
+# killed_by: test_two_caches — the map belongs to the class: all caches share it
+from collections import OrderedDict
+
+
+class LRUCache:
+    data = OrderedDict()  # noqa: RUF012
+
+    def __init__(self, capacity):
+        if capacity < 1:
+            raise ValueError("capacity must be positive")
+        self.capacity = capacity
+
+    def get(self, key):
+        if key not in self.data:
+            return -1
+        self.data.move_to_end(key)
+        return self.data[key]
+
+    def put(self, key, value):
+        if key in self.data:
+            self.data.move_to_end(key)
+        elif len(self.data) >= self.capacity:
+            self.data.popitem(last=False)
+        self.data[key] = value

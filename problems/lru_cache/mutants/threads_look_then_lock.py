@@ -1,0 +1,41 @@
+# killed_by: test_interrupted_anywhere — the key may be gone once the lock is held
+import threading
+from collections import OrderedDict
+
+
+class LRUCache:
+    def __init__(self, capacity):
+        if capacity < 1:
+            raise ValueError("capacity must be positive")
+        self.capacity = capacity
+        self.data = OrderedDict()
+
+    def get(self, key):
+        if key not in self.data:
+            return -1
+        self.data.move_to_end(key)
+        return self.data[key]
+
+    def put(self, key, value):
+        if key in self.data:
+            self.data.move_to_end(key)
+        elif len(self.data) >= self.capacity:
+            self.data.popitem(last=False)
+        self.data[key] = value
+
+
+class ThreadSafeLRUCache(LRUCache):
+    def __init__(self, capacity):
+        super().__init__(capacity)
+        self.lock = threading.Lock()
+
+    def get(self, key):
+        if key not in self.data:
+            return -1
+        with self.lock:
+            self.data.move_to_end(key)
+            return self.data[key]
+
+    def put(self, key, value):
+        with self.lock:
+            super().put(key, value)

@@ -1,0 +1,38 @@
+# killed_by: test_interrupted_anywhere — readers and writers hold different locks
+import threading
+from collections import OrderedDict
+
+
+class LRUCache:
+    def __init__(self, capacity):
+        if capacity < 1:
+            raise ValueError("capacity must be positive")
+        self.capacity = capacity
+        self.data = OrderedDict()
+
+    def get(self, key):
+        if key not in self.data:
+            return -1
+        self.data.move_to_end(key)
+        return self.data[key]
+
+    def put(self, key, value):
+        if key in self.data:
+            self.data.move_to_end(key)
+        elif len(self.data) >= self.capacity:
+            self.data.popitem(last=False)
+        self.data[key] = value
+
+
+class ThreadSafeLRUCache:
+    def __init__(self, capacity):
+        self.read_lock, self.write_lock = threading.Lock(), threading.Lock()
+        self.cache = LRUCache(capacity)
+
+    def get(self, key):
+        with self.read_lock:
+            return self.cache.get(key)
+
+    def put(self, key, value):
+        with self.write_lock:
+            self.cache.put(key, value)

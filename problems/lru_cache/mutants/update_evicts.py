@@ -1,0 +1,22 @@
+# killed_by: test_put_of_a_present_key — a full cache evicts even if the key is there
+from collections import OrderedDict
+
+
+class LRUCache:
+    def __init__(self, capacity):
+        if capacity < 1:
+            raise ValueError("capacity must be positive")
+        self.capacity = capacity
+        self.data = OrderedDict()
+
+    def get(self, key):
+        if key not in self.data:
+            return -1
+        self.data.move_to_end(key)
+        return self.data[key]
+
+    def put(self, key, value):
+        if len(self.data) >= self.capacity:
+            self.data.popitem(last=False)
+        self.data[key] = value
+        self.data.move_to_end(key)

@@ -1,0 +1,22 @@
+# killed_by: test_one_list — only the heads get into the heap
+import heapq
+
+
+class ListNode:
+    def __init__(self, val, next=None):  # noqa: A002
+        self.val = val
+        self.next = next
+
+
+def merge_k_lists(lists):
+    heap = []
+    for i, node in enumerate(lists):
+        if node:
+            heapq.heappush(heap, (node.val, i, node))
+    dummy = tail = ListNode(None)
+    while heap:
+        _, i, node = heapq.heappop(heap)
+        tail.next = node
+        tail = node
+        tail.next = None
+    return dummy.next

@@ -1,0 +1,30 @@
+# killed_by: test_ties — it merges the first list with the last: equal values leave their order
+class ListNode:
+    def __init__(self, val, next=None):  # noqa: A002
+        self.val = val
+        self.next = next
+
+
+def merge_two(a, b):
+    dummy = tail = ListNode(None)
+    while a and b:
+        if a.val <= b.val:
+            tail.next, a = a, a.next
+        else:
+            tail.next, b = b, b.next
+        tail = tail.next
+    tail.next = a or b
+    return dummy.next
+
+
+def merge_k_lists(lists):
+    if not lists:
+        return None
+    while len(lists) > 1:
+        merged = []
+        half = (len(lists) + 1) // 2
+        for i in range(half):
+            second = lists[-1 - i] if len(lists) - 1 - i > i else None
+            merged.append(merge_two(lists[i], second))
+        lists = merged
+    return lists[0]

@@ -1,0 +1,23 @@
+# killed_by: test_any_values — int() of a value: no texts, no infinity
+import heapq
+
+
+class ListNode:
+    def __init__(self, val, next=None):  # noqa: A002
+        self.val = val
+        self.next = next
+
+
+def merge_k_lists(lists):
+    heap = []
+    for i, node in enumerate(lists):
+        if node:
+            heapq.heappush(heap, (int(node.val), i, node))
+    dummy = tail = ListNode(None)
+    while heap:
+        _, i, node = heapq.heappop(heap)
+        tail.next = node
+        tail = node
+        if node.next:
+            heapq.heappush(heap, (node.next.val, i, node.next))
+    return dummy.next

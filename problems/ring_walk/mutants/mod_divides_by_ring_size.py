@@ -1,0 +1,43 @@
+# killed_by: test_modulo — takes pow(x, modulus - 2) for 1 / x, which holds for a prime modulus only
+
+
+def count_ways(ring_size: int, steps: int) -> int:
+    dp = [0] * ring_size
+    dp[0] = 1
+    for _ in range(steps):
+        new = [0] * ring_size
+        for j in range(ring_size):
+            new[j] = dp[(j - 1) % ring_size] + dp[(j + 1) % ring_size]
+        dp = new
+    return dp[0]
+
+
+def count_ways_mod(ring_size: int, steps: int, modulus: int) -> int:
+    # All walks, shared out evenly among the nodes that the parity allows, for small rings.
+    if ring_size in (1, 2, 4):
+        if steps == 0:
+            return 1 % modulus
+        if ring_size > 1 and steps % 2:
+            return 0
+        reachable = (ring_size + 1) // 2
+        return pow(2, steps, modulus) * pow(reachable, modulus - 2, modulus) % modulus
+
+    def multiply(a, b):
+        c = [0] * ring_size
+        for i in range(ring_size):
+            for j in range(ring_size):
+                k = (i + j) % ring_size
+                c[k] = (c[k] + a[i] * b[j]) % modulus
+        return c
+
+    result = [0] * ring_size
+    result[0] = 1 % modulus
+    base = [0] * ring_size
+    base[1 % ring_size] += 1
+    base[(ring_size - 1) % ring_size] += 1
+    while steps > 0:
+        if steps % 2 == 1:
+            result = multiply(result, base)
+        base = multiply(base, base)
+        steps //= 2
+    return result[0]

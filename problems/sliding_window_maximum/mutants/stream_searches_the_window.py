@@ -1,0 +1,29 @@
+# killed_by: test_stream_work — searches the whole window at every push
+from collections import deque
+
+
+def window_maximum(values: list[int], window: int) -> list[int]:
+    if not 1 <= window <= len(values):
+        raise ValueError("the window does not fit")
+    queue: deque[int] = deque()  # indices, their values fall
+    maxima = []
+    for index, value in enumerate(values):
+        if queue and queue[0] <= index - window:
+            queue.popleft()
+        while queue and values[queue[-1]] <= value:
+            queue.pop()
+        queue.append(index)
+        if index >= window - 1:
+            maxima.append(values[queue[0]])
+    return maxima
+
+
+class StreamingMaximum:
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise ValueError("window must be positive")
+        self.last: deque[int] = deque(maxlen=window)
+
+    def push(self, value: int) -> int:
+        self.last.append(value)
+        return max(self.last)
