@@ -195,11 +195,11 @@ def _generic_source(problem: Problem, body: str) -> str:
         if isinstance(node, ast.FunctionDef) and "NotImplementedError" in ast.unparse(node):
             args = [*node.args.posonlyargs, *node.args.args]
             names = [arg.arg for arg in args if arg.arg not in ("self", "cls")]
-            packed = f"args = [{', '.join(names)}]"
             wrong = "pass" if node.name == "__init__" else body
-            node.body = ast.parse(f"{packed}\nif True:\n    {wrong}").body
-            if node.name != "__init__":
-                node.body = ast.parse(f"def f():\n    {packed}\n    {body}").body[0].body  # type: ignore[attr-defined]
+            text = f"def wrong():\n    args = [{', '.join(names)}]\n    {wrong}\n"
+            (function,) = ast.parse(text).body
+            assert isinstance(function, ast.FunctionDef)
+            node.body = function.body
     return ast.unparse(ast.fix_missing_locations(tree))
 
 

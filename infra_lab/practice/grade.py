@@ -138,8 +138,10 @@ def _exercism_test(test: TestResult) -> dict[str, Any]:
         status = "fail"
     else:
         status = "error"
+    _, bracket, parameters = test.name.partition("[")
+    suffix = f" [{parameters}" if bracket else ""  # a name stands for one test only
     return {
-        "name": test.states.get("en", test.name),
+        "name": test.states.get("en", test.name) + suffix,
         "status": status,
         "message": _message(test.failure) if test.failure else None,
         "output": None,

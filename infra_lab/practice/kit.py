@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import numbers
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
 from infra_lab.practice.counting import Counted, Peak, Tally, counting_lines, peak_memory
+from infra_lab.practice.equality import is_equal, type_note
 from infra_lab.practice.failures import CallTimedOut, Failure, SolutionError, SolutionStopped
 from infra_lab.practice.memory import release_memory_limit
 from infra_lab.practice.paste import Shown, call_text, paste, shown, snapshot
@@ -264,8 +264,8 @@ class Call:
         """The result is `expected`. An int is wanted where an int is expected (NumPy's will do,
         a float or a bool will not), and a list where a list is."""
         got = self.value
-        if not _is_equal(got, expected):
-            self.fail(paste(expected), note=note or _type_note(got, expected))
+        if not is_equal(got, expected):
+            self.fail(paste(expected), note=note or type_note(got, expected))
         return self
 
     def close_to(
@@ -325,7 +325,7 @@ class Call:
         pairs = [*zip(self._args, self._shown_args, strict=True)]
         pairs += [(self._kwargs[key], self._shown_kwargs[key]) for key in self._kwargs]
         for after, before in pairs:
-            if not _is_equal(_plain(after), _plain(before)):
+            if not is_equal(_plain(after), _plain(before)):
                 self.fail(
                     f"the argument still to be {paste(before)}",
                     f"it was changed to {paste(after)}",
@@ -378,54 +378,3 @@ def _variable_name(class_name: str) -> str:
             letters.append("_")
         letters.append(letter.lower())
     return "".join(letters)
-
-
-def _is_equal(got: Any, expected: Any) -> bool:
-    """Whether `got` is right; what cannot even be compared is not, whatever it raises."""
-    try:
-        return _equal(got, expected)
-    except Exception:
-        return False
-
-
-def _equal(got: Any, expected: Any) -> bool:
-    if isinstance(expected, bool):
-        return _is_bool(got) and bool(got) == expected
-    if isinstance(expected, numbers.Integral):
-        return isinstance(got, numbers.Integral) and not _is_bool(got) and int(got) == int(expected)
-    if isinstance(expected, float):
-        is_number = isinstance(got, numbers.Real) and not _is_bool(got)
-        return is_number and (got == expected or (math.isnan(got) and math.isnan(expected)))
-    if type(expected).__module__ == "numpy" or type(got).__module__ == "numpy":
-        import numpy as np
-
-        got_array, wanted = np.asarray(got), np.asarray(expected)
-        same_kind = type(got) is type(expected) and got_array.shape == wanted.shape
-        return same_kind and bool(
-            np.array_equal(got_array, wanted, equal_nan=wanted.dtype.kind == "f")
-        )
-    if isinstance(expected, (list, tuple)):
-        return (
-            isinstance(got, list if isinstance(expected, list) else tuple)
-            and len(got) == len(expected)
-            and all(map(_equal, got, expected))
-        )
-    if isinstance(expected, dict):
-        return (
-            isinstance(got, dict)
-            and got.keys() == expected.keys()
-            and all(_equal(got[key], value) for key, value in expected.items())
-        )
-    return type(got) is type(expected) and bool(got == expected)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
-
-
-def _type_note(got: Any, expected: Any) -> str:
-    if got is None and expected is not None:
-        return "the call returned None: is a return missing?"
-    if type(got) is not type(expected) and not isinstance(got, type(expected)):
-        return f"got a {type(got).__name__}, expected a {type(expected).__name__}"
-    return ""

@@ -56,6 +56,7 @@ class GradePlugin:
         self._wanted = wanted
         self._stop_first = stop_first
         self._calls_before = 0
+        self._left_out: set[str] = set()  # tests of follow-ups that are not attempted
 
     @pytest.fixture(scope="session")
     def solution(self) -> Solution:
@@ -77,6 +78,7 @@ class GradePlugin:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         name = _attribute(item, "follow_up")
         if name is not None and not has_follow_up(self._solution.module, name):
+            self._left_out.add(item.name)
             pytest.skip(f"{name} is not attempted")
         self._calls_before = self._solution.calls
         self._solution.budgets = {}
@@ -88,7 +90,10 @@ class GradePlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
-        if report.skipped:
+        if report.skipped and item.name not in self._left_out:
+            # Who could skip a test, or expect it to fail, could pass without it.
+            self._emit("fault", name=item.name, text=f"{item.name} was skipped by the grader")
+        elif report.skipped:
             self._emit("skipped", name=item.name)
         elif error is not None:
             self._report_failure(item, error, str(report.longrepr))

@@ -5,27 +5,19 @@ output. It uses no signals and no fork, so that it works on every system.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Self
-
-import psutil
+from typing import Any, Self
 
 from infra_lab.practice.failures import Failure
 from infra_lab.practice.grade import Grade, TestResult, Verdict
+from infra_lab.practice.grading_process import GradingProcess
 from infra_lab.practice.problem import Problem
 
-OUTPUT_KEPT = 8 << 10  # characters of a solution's output that a grade keeps, at either end
 OUTPUT_LIMIT = 4 << 20  # bytes of output from which it is a flood
 POLL_S = 0.05
 STUCK_S = 5.0  # without a heartbeat, beyond the limit of one call
@@ -33,7 +25,6 @@ GRACE_S = 2.0  # for a call to end that was told to
 IMPORT_S = 10.0  # for a solution's file to load, libraries included
 START_S = 60.0  # for Python and the libraries to load, on a slow disk
 EXAMPLES = 100
-MARK = "INFRA_LAB_GRADING"  # in the environment of whatever a grading process starts
 
 
 class Sandbox:
@@ -44,7 +35,7 @@ class Sandbox:
     """
 
     def __init__(self) -> None:
-        self._child: _Child | None = None
+        self._child: GradingProcess | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +95,7 @@ class Sandbox:
     def _run(self, problem: Problem, job: dict[str, Any]) -> _Run:
         if self._child is None or not self._child.is_alive():
             self.close()
-            self._child = _Child()
+            self._child = GradingProcess()
         run = _Run(problem, self._child, job | {"nonce": secrets.token_hex(16)})
         run.finish()
         if not run.child_is_clean:
@@ -118,135 +109,10 @@ def grade(problem: Problem, file: Path, seed: int = 0) -> Grade:
         return sandbox.grade(problem, file, seed=seed)
 
 
-class _Child:
-    """A grading process, and threads that read what it says."""
-
-    def __init__(self) -> None:
-        self._mark = secrets.token_hex(8)
-        self._is_killed = False
-        self._folder = tempfile.TemporaryDirectory(prefix="infra-lab-", ignore_cleanup_errors=True)
-        environment = os.environ | {
-            "PYTHONHASHSEED": "0",
-            "PYTHONIOENCODING": "utf-8:backslashreplace",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            MARK: self._mark,
-        }
-        environment.pop("PYTEST_ADDOPTS", None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "infra_lab.practice.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self._folder.name,
-            env=environment,
-            start_new_session=True,
-        )
-        self._handle = psutil.Process(self._process.pid)
-        self._born = self._handle.create_time()
-        self.events: queue.Queue[bytes | None] = queue.Queue()
-        self.output = _Output()
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read_events, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self.output.read, args=(self._process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def status(self) -> int | None:
-        return self._process.returncode
-
-    def send(self, job: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError):  # a dead child is seen by what it does not answer
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def usage(self) -> tuple[int, float]:
-        """Bytes of memory and seconds of CPU, those of its own children included."""
-        memory, cpu = 0, 0.0
-        with suppress(psutil.Error):
-            for process in (self._handle, *self._handle.children(recursive=True)):
-                with suppress(psutil.Error):
-                    memory += process.memory_info().rss
-                    times = process.cpu_times()
-                    cpu += times.user + times.system
-        return memory, cpu
-
-    def kill(self) -> None:
-        """Ends it and whatever it started, orphans included."""
-        if self._is_killed:
-            return
-        self._is_killed = True
-        processes = [self._handle]
-        with suppress(psutil.Error):
-            processes += self._handle.children(recursive=True)
-        for process in [*processes, *self._marked()]:
-            with suppress(psutil.Error):
-                process.kill()
-        self._process.wait()
-        for reader in self._readers:  # they end when the last writer has
-            reader.join(timeout=1.0)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        self._folder.cleanup()
-
-    def _marked(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                is_younger = process.create_time() >= self._born
-                if is_younger and process.environ().get(MARK) == self._mark:
-                    found.append(process)
-        return found
-
-    def _read_events(self, stream: IO[bytes]) -> None:
-        with suppress(OSError, ValueError):  # closed while reading
-            for line in stream:
-                self.events.put(line)
-        self.events.put(None)
-
-
-class _Output:
-    """The beginning and the end of what a solution prints, and how much it was."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._head = b""
-        self._tail = b""
-
-    def read(self, stream: IO[bytes]) -> None:
-        with suppress(OSError, ValueError):
-            while chunk := os.read(stream.fileno(), 1 << 16):
-                self.size += len(chunk)
-                missing = OUTPUT_KEPT - len(self._head)
-                self._head += chunk[:missing]
-                self._tail = (self._tail + chunk[max(missing, 0) :])[-OUTPUT_KEPT:]
-
-    def take(self) -> str:
-        """The text so far, which is then forgotten."""
-        left_out = self.size - len(self._head) - len(self._tail)
-        middle = f"\n... {left_out:,} bytes left out ...\n".encode() if left_out > 0 else b""
-        text = (self._head + middle + self._tail).decode("utf-8", "replace")
-        self.size, self._head, self._tail = 0, b"", b""
-        return text
-
-
 class _Run:
     """One job: follows its events and limits, and writes the grade."""
 
-    def __init__(self, problem: Problem, child: _Child, job: dict[str, Any]) -> None:
+    def __init__(self, problem: Problem, child: GradingProcess, job: dict[str, Any]) -> None:
         self._problem = problem
         self._child = child
         self._job = job

@@ -13,24 +13,19 @@ the source of all kernels, so a second run compiles nothing.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from kernels.testing import gate
 from kernels.testing.architectures import ARCHITECTURES
-from kernels.testing.cases import AotCase, CaseId, declared_cases
+from kernels.testing.cases import declared_cases
+from kernels.testing.compiling import Job, ResultCache, measure, triton_version
 from kernels.testing.gate import QualityTable, Row
 
-ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = (
     ("kernel", "kernel"),
     ("config", "config"),
@@ -47,19 +42,6 @@ COLUMNS = (
     ("load_bits", "load"),
     ("store_bits", "store"),
 )
-
-
-@dataclass(frozen=True)
-class Job:
-    """A case to compile for an architecture."""
-
-    id: CaseId
-    case: AotCase
-    arch: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.kernel}, {self.case.config}, {self.arch}"
 
 
 @dataclass
@@ -80,70 +62,41 @@ class Verdict:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    declared = declared_cases()
     jobs = [
-        Job(id, case, arch)
-        for id, case in declared_cases().items()
+        Job(place, case, arch)
+        for place, case in declared.items()
         for arch in case.architectures
         if options.kernel in (None, case.kernel) and options.arch in (None, arch)
     ]
     if not jobs:
         print(f"no case of kernel {options.kernel!r} on {options.arch!r}", file=sys.stderr)
         return 1
-    cache = None if options.no_cache else ResultCache.open()
-    rows = measure(jobs, options.workers, cache, _Progress(len(jobs)))
     table = QualityTable.read()
     same_triton = table.triton in ("", triton_version())
+    if options.update and not same_triton:
+        if options.kernel or options.arch:
+            print(
+                f"quality.json is of Triton {table.triton}, this is {triton_version()}: update "
+                "all of it, without --kernel and --arch",
+                file=sys.stderr,
+            )
+            return 1
+        table, same_triton = QualityTable(), True
+    cache = None if options.no_cache else ResultCache.open()
+    rows = measure(jobs, options.workers, cache, _Progress(len(jobs)))
     if options.update:
-        if not same_triton:
-            print(f"quality.json is of Triton {table.triton}: made anew", file=sys.stderr)
-            table = QualityTable()
         every = [
             (case.kernel, case.config, arch)
-            for case in declared_cases().values()
+            for case in declared.values()
             for arch in case.architectures
         ]
         table = gate.without_gone(gate.ratcheted(table, rows, triton_version()), every)
         table.write()
-        same_triton = True
     verdict = judge(jobs, rows, table, same_triton=same_triton)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print(render(rows))
+    print(json.dumps(rows, indent=2) if options.json else render(rows))
     _report(verdict, table, same_triton)
     return verdict.exit_status
-
-
-def measure(
-    jobs: Sequence[Job],
-    workers: int = 2,
-    cache: ResultCache | None = None,
-    done: Callable[[Job], None] = lambda job: None,
-) -> list[Row]:
-    """A row for every job, in their order; compiled in processes of their own."""
-    pool: SimpleQueue[_Worker] = SimpleQueue()
-    for _ in range(workers):
-        pool.put(_Worker())
-
-    def one(job: Job) -> Row:
-        row = cache.get(job) if cache else None
-        if row is None:
-            worker = pool.get()
-            try:
-                row = worker.measure(job)
-            finally:
-                pool.put(worker)
-            if cache and row["status"] == "ok":
-                cache.put(job, row)
-        done(job)
-        return row
-
-    try:
-        with ThreadPoolExecutor(workers) as threads:
-            return list(threads.map(one, jobs))
-    finally:
-        while not pool.empty():
-            pool.get().close()
 
 
 def judge(
@@ -181,111 +134,16 @@ def render(rows: Iterable[Row]) -> str:
         max(len(line[column]) for line in lines if len(line) == len(COLUMNS) or column < 3)
         for column in range(len(COLUMNS))
     ]
-    numeric = {name for name, _ in COLUMNS} - {"kernel", "config", "arch", "mma"}
+    words = {"kernel", "config", "arch", "mma"}
     shown = []
     for line in lines:
+        whole = len(line) == len(COLUMNS)
         cells = [
-            cell.rjust(width)
-            if name in numeric and len(line) == len(COLUMNS)
-            else cell.ljust(width)
+            cell.ljust(width) if name in words or not whole else cell.rjust(width)
             for cell, width, (name, _) in zip(line, widths, COLUMNS, strict=False)
         ]
         shown.append("  ".join(cells).rstrip())
     return "\n".join(shown)
-
-
-def triton_version() -> str:
-    from importlib.metadata import version
-
-    return version("triton")
-
-
-class ResultCache:
-    """Rows by a hash of everything that they depend on: kernels, versions, tools."""
-
-    def __init__(self, folder: Path, source_hash: str) -> None:
-        self.folder = folder
-        self.source_hash = source_hash
-
-    @classmethod
-    def open(cls) -> ResultCache:
-        """In $INFRA_LAB_CACHE, or the user's cache folder."""
-        base = os.environ.get("INFRA_LAB_CACHE") or Path(
-            os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "infra-lab"
-        )
-        return cls(Path(base) / "aot", _source_hash())
-
-    def get(self, job: Job) -> Row | None:
-        try:
-            row: Row = json.loads(self._path(job).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return row
-
-    def put(self, job: Job, row: Row) -> None:
-        path = self._path(job)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(f".{os.getpid()}")
-        half.write_text(json.dumps(row), encoding="utf-8")
-        half.replace(path)  # whole or not at all, whoever else writes
-
-    def _path(self, job: Job) -> Path:
-        case = job.case
-        parts = [
-            self.source_hash, job.name, case.function.__module__, case.function.__name__,
-            sorted(case.arguments.items()), sorted(map(repr, case.constants.items())),
-            case.num_warps, case.num_stages, sorted(case.any_alignment),
-        ]  # fmt: skip
-        return self.folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
-
-
-class _Worker:
-    """A process that compiles, started when first needed and again if it dies."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def measure(self, job: Job) -> Row:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        request = {"module": job.id.module, "index": job.id.index, "arch": job.arch}
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if answer:
-            row: Row = json.loads(answer)
-            return row
-        status = process.wait()
-        self._process = None
-        name = {"kernel": job.case.kernel, "config": job.case.config, "arch": job.arch}
-        return {**name, "status": "failed", "reason": f"the compiler's process ended with {status}"}
-
-    def close(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-            environment["PYTHONPATH"] = os.pathsep.join(
-                part for part in (str(ROOT), environment.get("PYTHONPATH")) if part
-            )
-            # Stated, because its default changes in Triton 3.10.
-            environment.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "kernels.testing.aot_worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=environment,
-            )
-        return self._process
 
 
 class _Progress:
@@ -301,16 +159,6 @@ class _Progress:
             end = "\n" if self.count == self.total else ""
             line = f"[{self.count}/{self.total}] {job.name}"[:100]
             print(f"\r{line:<100}", end=end, file=sys.stderr, flush=True)
-
-
-def _source_hash() -> str:
-    """Of all kernels: one may call another's functions."""
-    digest = hashlib.sha256(f"{triton_version()} {sys.version_info[:2]}".encode())
-    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    tools = {k: v for k, v in os.environ.items() if k.startswith(("TRITON_PTXAS", "PTXAS"))}
-    digest.update(repr(sorted(tools.items())).encode())
-    return digest.hexdigest()
 
 
 def _cell(value: Any) -> str:

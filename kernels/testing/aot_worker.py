@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import asdict
 from typing import Any
 
 from kernels.testing.architectures import ARCHITECTURES, Architecture
@@ -21,7 +22,9 @@ from kernels.testing.cases import AotCase, CaseId
 
 def main() -> None:
     """Serves requests {"module", "index", "arch"} from standard input until it ends."""
-    answers = sys.stdout
+    # Answers have the pipe to themselves: what compilers print goes where errors go.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         # A cache of Triton's own would skip the assembler, and with it the report.
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -78,7 +81,7 @@ def _figures(case: AotCase, architecture: Architecture) -> dict[str, Any]:
         code = read_amd(compiled.asm["amdgcn"])
     shared, warps = int(compiled.metadata.shared), int(compiled.metadata.num_warps)
     return {
-        **code.as_row(),
+        **asdict(code),
         "shared_bytes": shared,
         "tensor_memory_columns": int(getattr(compiled.metadata, "tmem_size", 0) or 0),
         "warps": warps,

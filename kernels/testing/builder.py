@@ -24,7 +24,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
-from kernels.testing.float_codecs import Array, encode, float_format, round_to_tf32
+from kernels.testing.float_codecs import Array, decode, encode, float_format, round_to_tf32
 from kernels.testing.handles import Handle, handle_of, number_format, undefined_values, values_of
 from kernels.testing.observer import LaunchObserver
 
@@ -103,7 +103,9 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
             if operation != ir.ATOMIC_OP.FADD:
                 raise NotImplementedError(f"atomic {operation} on {dtype}: GPUs have only add")
             return self._atomic_add_16_bit(pointers, value, active)
-        return super().create_atomic_rmw(operation, pointers, value, mask, *order)
+        found = super().create_atomic_rmw(operation, pointers, value, mask, *order)
+        nothing = undefined_values(pointers.data.shape, dtype)
+        return TensorHandle(np.where(active, found.data, nothing), dtype)
 
     def create_atomic_cas(
         self, pointers: Handle, expected: Handle, value: Handle, *order: Any
@@ -116,7 +118,7 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
         dtype = value.dtype.scalar
         numpy_type = stock._get_np_dtype(dtype)
         addends = np.broadcast_to(values_of(value), pointers.data.shape).astype(np.float32)
-        before = np.zeros(pointers.data.shape, numpy_type)
+        before = undefined_values(pointers.data.shape, dtype)
         one = np.ones(1, dtype=bool)
         for lane in np.argwhere(active):
             index = tuple(lane)
@@ -176,7 +178,8 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
         """fp32 sums of exact products, rounded once to the accumulator's type; exact for int8.
 
         fp32 operands in TF32 mode (Triton's default on NVIDIA) lose their last 13 bits, as the
-        tensor cores read them: pass input_precision="ieee" for full fp32.
+        tensor cores read them: pass input_precision="ieee" for full fp32. Not modelled: Hopper's
+        fp8 products keep fewer bits of a sum than fp32 has.
         """
         if number_format(left) is None:
             # Exact in fp64 up to K = 2^39; and it has a fast product, where integers have none.
@@ -190,6 +193,12 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
         wide = np.float64 if a.dtype == np.float64 else np.float32
         product = np.matmul(a.astype(wide), b.astype(wide))
         return handle_of(product + values_of(accumulator).astype(wide), accumulator.dtype)
+
+    def create_dot_scaled(self, *operands: Any) -> Handle:
+        """Only where Triton's interpreter has it (3.9), on formats that are decoded right here."""
+        if not hasattr(stock.InterpreterBuilder, "create_dot_scaled"):
+            raise NotImplementedError("this Triton's interpreter has no tl.dot_scaled, 3.9's has")
+        return super().create_dot_scaled(*operands)
 
     # Ternary operations.
 
@@ -225,6 +234,12 @@ class FaithfulSemantic(TritonSemantic):  # type: ignore[misc]
         exact = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[operation]
         wide = exact(lhs.handle.data.astype(np.int64), rhs.handle.data.astype(np.int64))
         self.builder.observer.integer_operation(operation, scalar.int_bitwidth, wide)
+
+
+def convert_float(data: Array, source: Any, target: Any, rounding: Any) -> Array:
+    """In place of Triton's own conversion, for its operations that are used as they are."""
+    values = decode(data, float_format(source.scalar.name))
+    return encode(values, float_format(target.scalar.name))
 
 
 def _size(dtype: Any) -> int:

@@ -34,7 +34,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import TensorHandle
 from triton.runtime.jit import JITFunction
 
-from kernels.testing.builder import FaithfulBuilder, FaithfulSemantic
+from kernels.testing.builder import FaithfulBuilder, FaithfulSemantic, convert_float
 from kernels.testing.faults import SanitizerError
 from kernels.testing.observer import LaunchObserver
 from kernels.testing.reductions import Reduction, Scan
@@ -58,6 +58,7 @@ def use_faithful_interpreter(observer: LaunchObserver | None = None) -> Iterator
         # Triton 3.6 makes builders and semantic layers of its own as it goes.
         replace(stock, "InterpreterBuilder", lambda: interpreter.builder)
         replace(stock, "TritonSemantic", FaithfulSemantic)
+        replace(stock, "_convert_float", convert_float)
         replace(stock, "ReduceOps", Reduction)
         replace(stock, "ScanOps", Scan)
         for kind in (JITFunction, stock.InterpretedFunction):
@@ -183,7 +184,10 @@ def _bind_to_tensor(function: Any, instance: Any, owner: Any = None) -> Any:
 def _run_first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     """Tuning measures time, which means nothing here: the first configuration stands for all."""
     config = tuner.configs[0]
-    return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
+    chosen = config.all_kwargs()
+    if config.pre_hook is not None:
+        config.pre_hook({**dict(zip(tuner.arg_names, args, strict=False)), **kwargs, **chosen})
+    return tuner.fn.run(*args, **kwargs, **chosen)
 
 
 def _checked_grid(kernel: str, grid: Any) -> tuple[int, int, int]:

@@ -7,21 +7,23 @@ AMD: the assembly and the metadata at its end.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 # Weakest first. Hopper and Blackwell run mma.sync too, at a fraction of their speed.
 NVIDIA_MATRIX = ("mma.sync", "wgmma", "tcgen05")
 _NVIDIA_PATTERNS = {
-    "mma.sync": r"^\s*mma\.sync",
-    "wgmma": r"^\s*wgmma\.mma_async",
-    "tcgen05": r"^\s*tcgen05\.mma",
+    "mma.sync": r"\bmma\.sync\.",
+    "wgmma": r"\bwgmma\.mma_async\.",
+    "tcgen05": r"\btcgen05\.mma\.",
 }
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What is measured of one kernel's code, per thread or block as usual.
+    """What is measured of one kernel's code.
 
+    registers: of a thread; on AMD accumulation registers are counted in.
+    spill_bytes, stack_bytes: of a thread.
     mma: the strongest matrix instruction in it, "" if none; mma_count: how many are written.
     load_bits, store_bits: the widest access to global memory by one thread in one instruction.
     """
@@ -35,12 +37,6 @@ class MachineCode:
     bulk_copies: int
     load_bits: int
     store_bits: int
-    instructions: dict[str, int] = field(default_factory=dict)
-
-    def as_row(self) -> dict[str, object]:
-        row = asdict(self)
-        del row["instructions"]
-        return row
 
 
 class UnreadableReportError(ValueError):
@@ -55,26 +51,18 @@ def read_nvidia(ptx: str, ptxas_report: str) -> MachineCode:
     )
     if not registers or not frames:
         raise UnreadableReportError(f"no registers or spills in ptxas's report: {ptxas_report!r}")
-    instructions = {
-        name: len(re.findall(pattern, ptx, re.MULTILINE))
-        for name, pattern in _NVIDIA_PATTERNS.items()
-    }
-    strongest = max(
-        (name for name in NVIDIA_MATRIX if instructions[name]),
-        default="",
-        key=lambda name: NVIDIA_MATRIX.index(name),
-    )
+    counts = {name: len(re.findall(_NVIDIA_PATTERNS[name], ptx)) for name in NVIDIA_MATRIX}
+    strongest = next((name for name in reversed(NVIDIA_MATRIX) if counts[name]), "")
     return MachineCode(
         registers=max(registers),
         spill_bytes=sum(max(int(stores), int(loads)) for _, stores, loads in frames),
         stack_bytes=max(int(frame) for frame, _, _ in frames),
         mma=strongest,
-        mma_count=instructions.get(strongest, 0),
+        mma_count=counts.get(strongest, 0),
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
         bulk_copies=len(re.findall(r"\bcp\.async\.bulk\.", ptx)),
         load_bits=_widest_ptx(ptx, "ld"),
         store_bits=_widest_ptx(ptx, "st"),
-        instructions=instructions,
     )
 
 
@@ -111,11 +99,10 @@ def _widest_ptx(ptx: str, operation: str) -> int:
         element = re.search(r"\.[bufs](\d+)\b", suffix)
         if element:
             widest = max(widest, int(element[1]) * (int(length[1]) if length else 1))
-    if operation == "ld":  # asynchronous copies read global memory too: their bytes are a number
-        for count in re.findall(
-            r"\bcp\.async\.c[ag][\w.:]*\s*\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)", ptx
-        ):
-            widest = max(widest, 8 * int(count, 0))
+    if operation == "ld":  # asynchronous copies read global memory too: so many bytes each
+        copies = r"\bcp\.async\.c[ag][\w.:]*\s*\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)"
+        sizes = [8 * int(count, 0) for count in re.findall(copies, ptx)]
+        widest = max([widest, *sizes])
     return widest
 
 

@@ -39,7 +39,9 @@ def rewritten(function: Callable[..., Any], semantic: Any) -> Callable[..., Any]
 
 @lru_cache(maxsize=1024)
 def _code(function: Callable[..., Any]) -> CodeType:
-    code: CodeType = _Rewriter(function).rewrite_ast()
+    code = _Rewriter(function).rewrite_ast()
+    if not isinstance(code, CodeType):  # Triton's rewriter found no source and gives up so
+        raise OSError(f"the source of {function.__qualname__} is not in a file")
     return code
 
 

@@ -239,15 +239,31 @@ def test_truncate(solution: Solution) -> None:
     attention.call("length").equals(1)
 
 
+@states("long sequences are truncated, too", "较长的序列同样可以截断")
+@pytest.mark.parametrize("kept", [0, 3, 16, 17, 39])
+def test_truncate_long(solution: Solution, kept: int) -> None:
+    weights = random_layer(17, 2, 2, 1, 2)
+    first, second = np.random.default_rng(17).normal(size=(2, 40, 2))
+    attention = new(solution, weights, 2, 1, 64)
+    matches(attention.call("forward", first), attend_to_all(first, weights, 2, 1))
+    attention.call("truncate", kept).equals(None)
+    attention.call("length").equals(kept)
+    held = np.concatenate([first[:kept], second[:24]])
+    expected = attend_to_all(held, weights, 2, 1)[kept:]
+    matches(attention.call("forward", second[:1]), expected[:1])
+    matches(attention.call("forward", second[1:24]), expected[1:])
+
+
 @states("heads that cannot be grouped evenly are refused", "头数不能整除分组时抛 ValueError")
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(3, 2), (2, 4), (4, 3), (2, 0), (2, -1)])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads"),
+    [(3, 2), (2, 4), (4, 3), (2, 0), (2, -1), (0, 1), (-2, 1), (-2, -1), (0, 0)],
+)
 def test_heads_refused(solution: Solution, num_heads: int, num_kv_heads: int) -> None:
-    columns = 2 * max(num_kv_heads, 1)
-    weights = (np.ones((2, 2 * num_heads)), np.ones((2, columns)), np.ones((2, columns)))
-    w_o = np.ones((2 * num_heads, 2))
-    solution.call("CachedAttention", *weights, w_o, num_heads, num_kv_heads, max_length=4).raises(
-        ValueError
-    )
+    queries, keys = 2 * max(num_heads, 1), 2 * max(num_kv_heads, 1)
+    weights = np.ones((2, queries)), np.ones((2, keys)), np.ones((2, keys)), np.ones((queries, 2))
+    call = solution.call("CachedAttention", *weights, num_heads, num_kv_heads, max_length=4)
+    call.raises(ValueError)
 
 
 # ---- in general ----
@@ -374,14 +390,14 @@ def test_weights_unchanged(solution: Solution) -> None:
 
 @states("the cache holds num_kv_heads heads, not num_heads", "缓存里只有 num_kv_heads 个头")
 def test_cache_size(solution: Solution) -> None:
-    tokens, num_heads, head_dim = 256, 8, 32
+    tokens, num_heads, head_dim = 128, 8, 64
     weights = random_layer(2, 4, num_heads, 1, head_dim)
     x = np.random.default_rng(2).normal(size=(tokens, 4))
     with solution.peak_memory():
         before, _ = tracemalloc.get_traced_memory()
         attention = new(solution, weights, num_heads, 1, tokens)
-        for start in range(0, tokens, 32):
-            call = attention.call("forward", x[start : start + 32])
+        for start in range(0, tokens, 8):
+            call = attention.call("forward", x[start : start + 8])
             _ = call.value
         after, _ = tracemalloc.get_traced_memory()
     attention.call("length").equals(tokens)

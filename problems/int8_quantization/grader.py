@@ -15,6 +15,7 @@ from infra_lab.practice.kit import Call, Solution, follow_up, states
 
 SLACK = 1e-3  # of a step: float32 may decide what lies so near to a half
 SCALE_RTOL = 1e-6
+Quantized = tuple[np.ndarray, np.ndarray, np.ndarray]  # q, scale, zero_point
 Group = tuple[tuple[int, int], list[tuple[int, int]]]  # place of its scale, places of its elements
 
 
@@ -51,30 +52,35 @@ def array_of(call: Call, name: str, value: object, dtype: type, shape: tuple[int
         call.fail(wanted, f"{name} has dtype {value.dtype} and shape {value.shape}")
 
 
-def check_quantized(
-    solution: Solution, x: np.ndarray, granularity: str, symmetric: bool, group_size: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Calls quantize and checks all that is said of its result."""
-    sizes = (group_size,) if granularity == "group" else ()
-    call = solution.call("quantize", x, granularity, symmetric, *sizes)
+def parts_of(call: Call, shape: tuple[int, int], scales: tuple[int, int]) -> Quantized:
+    """What quantize returned, if it is of the types and shapes that were asked for."""
     result = call.of_type(tuple, "a tuple (q, scale, zero_point)")
     if len(result) != 3:
         call.fail("a tuple (q, scale, zero_point)", f"a tuple of {len(result)}")
-    q, scale, zero_point = result
-    shape, groups = groups_of(x.shape, granularity, group_size)
-    array_of(call, "q", q, np.int8, x.shape)
-    array_of(call, "scale", scale, np.float32, shape)
-    array_of(call, "zero_point", zero_point, np.int8, shape)
+    array_of(call, "q", result[0], np.int8, shape)
+    array_of(call, "scale", result[1], np.float32, scales)
+    array_of(call, "zero_point", result[2], np.int8, scales)
+    return result
+
+
+def check_quantized(
+    solution: Solution, x: np.ndarray, granularity: str, symmetric: bool, group_size: int = 0
+) -> Quantized:
+    """Calls quantize and checks all that is said of its result."""
+    sizes = (group_size,) if granularity == "group" else ()
+    call = solution.call("quantize", x, granularity, symmetric, *sizes)
+    scales, groups = groups_of(x.shape, granularity, group_size)
+    result = parts_of(call, x.shape, scales)
     for place, members in groups:
         check_group(call, x, result, place, members, symmetric)
     call.leaves_arguments_alone()
-    return q, scale, zero_point
+    return result
 
 
 def check_group(
     call: Call,
     x: np.ndarray,
-    result: tuple[np.ndarray, np.ndarray, np.ndarray],
+    result: Quantized,
     place: tuple[int, int],
     members: list[tuple[int, int]],
     symmetric: bool,
@@ -144,8 +150,7 @@ def f32(*rows: list[float]) -> np.ndarray:
 
 @states("symmetric: the largest absolute value becomes 127", "对称：绝对值最大的元素编码为 ±127")
 def test_symmetric_by_hand(solution: Solution) -> None:
-    q, _, _ = check_quantized(solution, f32([-254.0, 2.0, 100.0]), "tensor", True)
-    assert q.tolist() == [[-127, 1, 50]]
+    check_quantized(solution, f32([-254.0, 2.0, 100.0]), "tensor", True)
     check_quantized(solution, f32([0.3, -0.1, 0.2]), "tensor", True)
 
 
@@ -172,11 +177,10 @@ def test_ranges_beside_zero(solution: Solution, row: list[float]) -> None:
 def test_halves_to_even(solution: Solution) -> None:
     x = f32([127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5])
     call = solution.call("quantize", x, "tensor", True)
-    check_quantized(solution, x, "tensor", True)
-    q = call.of_type(tuple)[0]
+    codes = parts_of(call, x.shape, (1, 1))[0].tolist()
     expected = [[127, 0, 2, 2, 0, -2, -2]]
-    if q.tolist() != expected:
-        call.fail(f"q = {expected}", f"q = {q.tolist()}")
+    if codes != expected:
+        call.fail(f"q = {expected}", f"q = {codes}")
 
 
 @states("a code that would be 128 is clipped, not wrapped", "本该是 128 的编码被截断，而不是回绕")
@@ -279,8 +283,7 @@ def test_idempotent(solution: Solution, grouped: tuple[np.ndarray, int], granula
     call = solution.call("dequantize", q, scale, zero_point)
     array_of(call, "the result", call.value, np.float32, x.shape)
     again = solution.call("quantize", call.value, granularity, True, group_size)
-    codes = again.of_type(tuple)[0]
-    array_of(again, "q", codes, np.int8, x.shape)
+    codes = parts_of(again, x.shape, scale.shape)[0]
     if not np.array_equal(codes, q):
         again.fail(f"q = {q.tolist()}", f"q = {codes.tolist()}")
 
@@ -302,7 +305,7 @@ def scale_matrix(rows: int, columns: int) -> st.SearchStrategy[np.ndarray]:
 
 
 @st.composite
-def quantized(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def quantized(draw: st.DrawFn) -> Quantized:
     rows, count, width = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     shape = draw(st.sampled_from([(1, 1), (rows, 1), (rows, count)]))
     return (
@@ -329,7 +332,7 @@ def test_dequantize_by_hand(solution: Solution) -> None:
     "三种形状下，每个 scale 只作用于自己的元素",
 )
 @given(parts=quantized())
-def test_dequantize(solution: Solution, parts: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_dequantize(solution: Solution, parts: Quantized) -> None:
     q, scale, zero_point = parts
     down, across = q.shape[0] // scale.shape[0], q.shape[1] // scale.shape[1]
     expected = np.empty(q.shape)
@@ -373,7 +376,7 @@ def test_work(solution: Solution, symmetric: bool) -> None:
     for granularity, scales in (("tensor", 1), ("channel", 8), ("group", 64)):
         with solution.counting_lines() as lines:
             call = solution.call("quantize", x, granularity, symmetric, 128)
-        result = call.of_type(tuple)
+        result = parts_of(call, x.shape, groups_of(x.shape, granularity, 128)[0])
         solution.within("executed lines", lines.count, 30 * scales + 300, call)
         with solution.counting_lines() as lines:
             call = solution.call("dequantize", *result)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from infra_lab.practice.kit import Call, Shown, Solution, follow_up, paste, shown, states
 
 RTOL = 1e-9
-CHUNK = 2048  # scores in each chunk of a long stream
-CHUNKS = 64
+CHUNK = 512  # scores in each chunk of a long stream
+CHUNKS = 32
+MOST_CHUNKS = 10  # that may be in memory at once
 
 plain_scores = st.integers(-4, 4).map(float)
 extreme_scores = st.sampled_from([-math.inf, 800.0, -800.0, 1e4, 1e308, -1e308])
@@ -210,7 +211,7 @@ def test_statistics_memory(solution: Solution) -> None:
     with solution.peak_memory() as peak:
         call = solution.call("softmax_statistics", long_stream())
     statistics_match(call, statistics_of(long_chunks()))
-    solution.within("bytes at once", peak.bytes, 16 * CHUNK * 8, call)
+    solution.within("bytes at once", peak.bytes, MOST_CHUNKS * CHUNK * 8, call)
 
 
 def long_chunks() -> Iterator[np.ndarray]:
@@ -348,7 +349,7 @@ def test_weighted_sum_memory(solution: Solution) -> None:
     weights = np.exp(weights - weights.max())
     expected = (weights @ np.concatenate(list(long_values())) / weights.sum()).astype(np.float64)
     is_array(call, "the result", call.value, expected)
-    solution.within("bytes at once", peak.bytes, 16 * 2 * CHUNK * 8, call)
+    solution.within("bytes at once", peak.bytes, MOST_CHUNKS * 2 * CHUNK * 8, call)
 
 
 # ---- the follow-up ----
@@ -443,4 +444,4 @@ def test_stream_memory(solution: Solution) -> None:
             f"{CHUNKS} chunks written, whose weights sum to 1",
             f"{written[0]:.0f} chunks written, whose weights sum to {written[1]!r}",
         )
-    solution.within("bytes at once", peak.bytes, 16 * CHUNK * 8, call)
+    solution.within("bytes at once", peak.bytes, MOST_CHUNKS * CHUNK * 8, call)

@@ -180,6 +180,9 @@ def test_top_k_ties(solution: Solution, top_k: int) -> None:
 def test_many_ties(solution: Solution, size: int) -> None:
     logits = np.arange(size) % 3 / 2
     check_filter(solution, logits, 1.0, size // 2, 1.0)
+    spread = np.arange(size) * 7 % size // 3 / 8
+    check_filter(solution, spread, 8.0, 7, 1.0)
+    check_filter(solution, spread, 8.0, size - 7, 1.0)
     check_filter(solution, logits, 1.0, 0, 0.3017)
 
 
@@ -422,6 +425,24 @@ def test_batch_u_close_to_one(solution: Solution) -> None:
         "sample_batch", logits, ones, np.array(kept), ones.copy(), np.full(len(kept), LARGEST_U)
     )
     check_batch(call, [n - 1 for n in kept])
+
+
+@follow_up("sample_batch")
+@states(
+    "follow-up: top_p of 1 keeps every token, the least likely too",
+    "进阶：top_p 为 1 时，再小概率的 token 也保留",
+)
+def test_batch_top_p_off(solution: Solution) -> None:
+    logits = np.array([[-60.0, 0.0, 0.0], [-60.0, 0.0, 0.0], [-60.0, 0.0, 0.0]])
+    call = solution.call(
+        "sample_batch",
+        logits,
+        np.array([1.0, 1.0, 100.0]),
+        np.array([0, 2, 0]),
+        np.array([1.0, 1.0, 1.0]),
+        np.array([0.0, 0.0, 0.0]),
+    )
+    check_batch(call, [0, 1, 0])
 
 
 @follow_up("sample_batch")

@@ -29,8 +29,8 @@ def quantize(
     groups = _as_groups(x.astype(np.float64), granularity, group_size)
     low = np.minimum(groups.min(axis=-1), 0.0)
     high = np.maximum(groups.max(axis=-1), 0.0)
-    width = 2 * np.maximum(-low, high) / 254 if symmetric else (high - low) / 255
-    scale = np.where(width == 0, 1.0, width)
+    step = np.maximum(-low, high) / 127 if symmetric else (high - low) / 255
+    scale = np.where(step == 0, 1.0, step)
     zero_point = np.zeros_like(scale) if symmetric else np.rint(-128 - low / scale)
     codes = np.rint(groups / scale[..., None]) + zero_point[..., None]
     q = np.clip(codes, -128, 127).astype(np.int8).reshape(x.shape)

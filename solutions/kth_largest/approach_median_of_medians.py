@@ -1,6 +1,8 @@
 """Median of medians (Blum, Floyd, Pratt, Rivest and Tarjan): O(n) comparisons in the worst case,
 with no randomness; some three times the comparisons of random pivots. O(n) space."""
 
+from statistics import median_low
+
 GROUP = 5
 
 
@@ -39,5 +41,5 @@ def _good_pivot(values: list[int]) -> int:
     """Larger than three of five in half of the groups, and smaller likewise: neither side keeps
     more than about 7/10 of the values."""
     full = range(0, len(values) - GROUP + 1, GROUP)
-    medians = [sorted(values[start : start + GROUP])[GROUP // 2] for start in full]
+    medians = [median_low(values[start : start + GROUP]) for start in full]
     return _select(medians, (len(medians) + 1) // 2)

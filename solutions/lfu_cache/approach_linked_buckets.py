@@ -10,10 +10,10 @@ from __future__ import annotations
 class Entry:
     """A stored key, and its neighbours in the order of use inside its bucket."""
 
-    def __init__(self, key: int, value: int) -> None:
+    def __init__(self, key: int, value: int, used_at: int) -> None:
         self.key = key
         self.value = value
-        self.used_at = 0
+        self.used_at = used_at
         self.bucket: Bucket | None = None
         self.older: Entry | None = None
         self.newer: Entry | None = None
@@ -77,8 +77,7 @@ class LFUCache:
             return
         if len(self.entries) == self.capacity:
             self._evict()
-        self.entries[key] = entry = Entry(key, value)
-        entry.used_at = self.time
+        self.entries[key] = entry = Entry(key, value, self.time)
         below = self.lowest if self.lowest is not None and self.lowest.count < 1 else None
         self._bucket_above(below, 1).append(entry)
 

@@ -35,21 +35,22 @@ class LFUCache:
 
     def _use(self, key: int) -> None:
         count = self.counts[key]
-        bucket = self.buckets[count]
-        del bucket[key]
-        if not bucket:
-            del self.buckets[count]  # else one empty bucket stays for each count ever reached
-            if self.least == count:
-                self.least += 1  # which is where the key goes
+        self._remove(key, count)
+        if self.least == count and count not in self.buckets:
+            self.least += 1  # which is where the key goes
         self.counts[key] = count + 1
         self.buckets.setdefault(count + 1, OrderedDict())[key] = None
 
     def _evict(self) -> None:
-        bucket = self.buckets[self.least]
-        key, _ = bucket.popitem(last=False)
-        if not bucket:
-            del self.buckets[self.least]
+        key = next(iter(self.buckets[self.least]))
+        self._remove(key, self.least)
         del self.values[key], self.counts[key]
+
+    def _remove(self, key: int, count: int) -> None:
+        bucket = self.buckets[count]
+        del bucket[key]
+        if not bucket:
+            del self.buckets[count]  # else one empty bucket stays for each count ever reached
 
 
 class AgingLFUCache:
@@ -87,25 +88,26 @@ class AgingLFUCache:
         self._tick()
 
     def _use(self, key: int, value: int, count: int) -> None:
-        bucket = self.buckets[count]
-        del bucket[key]
-        if not bucket:
-            del self.buckets[count]
-            if self.least == count:
-                self.least += 1
+        self._remove(key, count)
+        if self.least == count and count not in self.buckets:
+            self.least += 1
         self._store(key, value, count + 1)
+
+    def _evict(self) -> None:
+        key = next(iter(self.buckets[self.least]))
+        self._remove(key, self.least)
+        del self.entries[key]
 
     def _store(self, key: int, value: int, count: int) -> None:
         self.entries[key] = value, count
         self.entries.move_to_end(key)
         self.buckets.setdefault(count, OrderedDict())[key] = None
 
-    def _evict(self) -> None:
-        bucket = self.buckets[self.least]
-        key, _ = bucket.popitem(last=False)
+    def _remove(self, key: int, count: int) -> None:
+        bucket = self.buckets[count]
+        del bucket[key]
         if not bucket:
-            del self.buckets[self.least]
-        del self.entries[key]
+            del self.buckets[count]
 
     def _tick(self) -> None:
         self.until_halving -= 1

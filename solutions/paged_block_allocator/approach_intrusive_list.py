@@ -6,8 +6,6 @@ free lists inside the memory they manage; it needs no allocation after the start
 `append`, O(blocks of the sequence) for the rest.
 """
 
-END = 1 << 62  # in place of a next free block
-
 
 class OutOfBlocksError(Exception):
     """Raised where a call needs more free blocks than there are; such a call changes nothing."""
@@ -20,7 +18,7 @@ class BlockAllocator:
         if block_size < 1:
             raise ValueError("block_size must be positive")
         self._size = block_size
-        self._cells = [*range(1, num_blocks), END]
+        self._cells = list(range(1, num_blocks + 1))  # the last one points past the end
         self._first_free = 0
         self._num_free = num_blocks
         self._tables: dict[str, tuple[list[int], int]] = {}  # table, number of tokens

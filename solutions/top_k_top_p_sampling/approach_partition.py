@@ -39,14 +39,13 @@ def filtered_probabilities(
 
 
 def sample(logits: np.ndarray, temperature: float, top_k: int, top_p: float, u: float) -> int:
-    """Scales u by the total instead of dividing the weights by it."""
+    """Scales u by the total: u < 1 leaves it below the total, however that was rounded."""
     if not 0 <= u < 1:
         raise ValueError("0 <= u < 1 is wanted")
     probabilities = filtered_probabilities(logits, temperature, top_k, top_p)
     ids = np.flatnonzero(probabilities)
     cumulative = np.cumsum(probabilities[ids])
-    place = np.searchsorted(cumulative, u * cumulative[-1], side="right")
-    return int(ids[min(place, len(ids) - 1)])
+    return int(ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
 
 
 def sample_batch(
@@ -72,8 +71,5 @@ def sample_batch(
     share = np.where(top_p == 1, np.inf, top_p)[:, None] * weights.sum(axis=1, keepdims=True)
     flat = np.zeros(rows * size)
     flat[ranking.ravel()] = np.where(before < share, weights, 0.0).ravel()
-    kept = flat.reshape(rows, size)
-    cumulative = np.cumsum(kept, axis=1)
-    passes = cumulative > u[:, None] * cumulative[:, -1:]
-    last = size - 1 - np.argmax(kept[:, ::-1] > 0, axis=1)
-    return np.where(passes.any(axis=1), np.minimum(np.argmax(passes, axis=1), last), last)
+    cumulative = np.cumsum(flat.reshape(rows, size), axis=1)
+    return np.argmax(cumulative > u[:, None] * cumulative[:, -1:], axis=1)

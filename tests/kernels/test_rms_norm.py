@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.errors import KernelInputError
-from kernels.rms_norm import add_rms_norm, choose_launch, rms_norm, rms_norm_reference
+from kernels.rms_norm import (
+    add_rms_norm,
+    choose_launch,
+    rms_norm,
+    rms_norm_kernel,
+    rms_norm_reference,
+)
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS, rows_of
@@ -118,15 +124,17 @@ def test_an_empty_batch_launches_nothing() -> None:
 
 
 def test_row_offsets_are_64_bit() -> None:
-    """Three rows 2^30 elements apart, of which only the first exists: nothing else is touched."""
-    buffer = torch.ones(64)
-    far = buffer.as_strided((1, 64), (2**30, 1))
+    """Four rows 2^30 elements apart, all but the first masked off: in int32 rows 2 and 3 wrap."""
+    out = torch.zeros(256)
     with sanitize():
-        out = rms_norm(far, torch.ones(64), EPS)
-    assert out.shape == (1, 64)
+        rms_norm_kernel[(1,)](
+            torch.ones(256), out, torch.ones(256), out, 2**30, 2**30, 2**30, 1, 256, 0.0,
+            ROWS=4, COLUMNS=256, ADD=False,
+        )  # fmt: skip
+    assert out.eq(1).all()
 
 
-@pytest.mark.parametrize("columns", [1, 127, 128, 4096, 5120, 65536])
+@pytest.mark.parametrize("columns", [1, 127, 128, 4096, 5120, 32768])
 def test_a_launch_covers_a_row_and_wastes_no_thread(columns: int) -> None:
     launch = choose_launch(columns)
     assert launch.columns >= columns
@@ -146,8 +154,8 @@ def test_wrong_tensors_are_refused_with_what_was_wanted() -> None:
         rms_norm(torch.zeros(64, 2).t(), weight, EPS)
     with pytest.raises(KernelInputError, match="do not lie at one distance"):
         rms_norm(torch.zeros(4, 6, 64)[:, :5].transpose(0, 1), weight, EPS)
-    with pytest.raises(KernelInputError, match="rows of 65537, wanted 1 to 65536"):
-        rms_norm(torch.zeros(1, 65537), torch.ones(65537), EPS)
+    with pytest.raises(KernelInputError, match="rows of 32769, wanted 1 to 32768"):
+        rms_norm(torch.zeros(1, 32769), torch.ones(32769), EPS)
     with pytest.raises(KernelInputError, match="weight must be contiguous"):
         rms_norm(x, torch.ones(128)[::2], EPS)
     with pytest.raises(KernelInputError, match="scalar"):

@@ -8,10 +8,18 @@ from pathlib import Path
 import pytest
 
 from infra_lab.practice.catalog_check import check_problem, check_problems
-from infra_lab.practice.folder_check import FolderReport, check_folder, check_texts, mutant_header
+from infra_lab.practice.folder_check import (
+    GENERIC_MUTANTS,
+    FolderReport,
+    check_folder,
+    check_texts,
+    mutant_header,
+)
 from infra_lab.practice.problem import Problem
 from infra_lab.practice.sandbox import Sandbox
 from tests.practice.doubling import GRADER, INTERVIEW, STARTER, TOML, make_whole_problem
+
+GENERIC = len(GENERIC_MUTANTS)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def test_a_whole_folder_has_no_fault(problem: Problem, sandbox: Sandbox) -> None
         (tally.ok, tally.total)
         for tally in (report.mutants, report.generic, report.accepted, report.starters)
     ]
-    assert counts == [(10, 10), (5, 5), (5, 5), (1, 1)]
+    assert counts == [(10, 10), (GENERIC, GENERIC), (5, 5), (1, 1)]
     assert report.kills["off_0"] == "test_zero"
     assert report.kills["off_7"] == "test_sum"
     assert {"starter", "solution.py", "off_0.py"} <= set(seen)
@@ -222,7 +230,7 @@ def test_a_damaged_folder_is_a_fault_and_the_others_are_still_checked(tmp_path: 
     report = check_problems(["broken", "double", "twin"], tmp_path)
     assert [one.slug for one in report.problems] == ["broken", "double", "twin"]
     assert "problem.toml" in report.problems[0].faults[0]
-    assert report.problems[1].tally("mutants").ok == 15
+    assert report.problems[1].tally("mutants").ok == 10 + GENERIC
     assert "double and twin have the same number 1" in report.faults
     shown = report.as_dict()
     assert shown["mutants"]["ok"] == sum(one["mutants"]["ok"] for one in shown["problems"].values())

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from infra_lab.practice.grade import Verdict
-from infra_lab.practice.sandbox import OUTPUT_KEPT, Sandbox, grade
+from infra_lab.practice.grading_process import OUTPUT_KEPT
+from infra_lab.practice.sandbox import Sandbox, grade
 from tests.practice.doubling import GRADER, RIGHT, STARTER, Graders, make_problem
 
 LONGEST_S = 15.0  # for any of these grades, on a busy machine
@@ -340,7 +341,7 @@ def test_closing_every_file_descriptor_ends_in_a_verdict(tiny: Graders) -> None:
         "import time\ntime.monotonic = lambda: 0.0",
         "import hypothesis\nhypothesis.given = lambda **k: lambda f: (lambda solution: None)",
         "import hypothesis.strategies as st\nst.integers = lambda *a: st.just(0)",
-        "import infra_lab.practice.kit as kit\nkit._equal = lambda a, b: True",
+        "import infra_lab.practice.equality as equality\nequality._equal = lambda a, b: True",
         "import infra_lab.practice.kit as kit\nkit.Call.equals = lambda *a: None",
         "import pytest\npytest.main = lambda *a, **k: 0",
     ],
@@ -358,8 +359,8 @@ def test_a_replacement_made_during_a_call_is_refused_too(tiny: Graders) -> None:
     result = tiny.grade(
         """
         def double(value):
-            import infra_lab.practice.kit as kit
-            kit._equal = lambda a, b: True
+            import infra_lab.practice.equality as equality
+            equality._equal = lambda a, b: True
             return 0
         """
     )

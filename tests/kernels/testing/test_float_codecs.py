@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from fractions import Fraction
 
 import ml_dtypes
@@ -38,18 +39,13 @@ def all_codes(float_type: FloatFormat) -> np.ndarray:
     return np.arange(2 ** (8 * float_type.code_type.itemsize)).astype(float_type.code_type)
 
 
-def nearest_by_search(value: float, float_type: FloatFormat) -> float:
-    """The nearest finite value, ties to the even code: exact arithmetic over the whole table."""
-    codes = all_codes(float_type)
-    values = decode(codes, float_type).astype(np.float64)
-    finite = np.isfinite(values)
-    wanted = Fraction(value)
-    distance, _, found = min(
-        (abs(Fraction(float(candidate)) - wanted), int(code) & 1, float(candidate))
-        for candidate, code in zip(values[finite], codes[finite], strict=True)
-    )
-    del distance
-    return found
+def nearest_of(value: float, ladder: list[tuple[float, int]]) -> float:
+    """The nearest of sorted (value, code), ties to the even code, in exact arithmetic."""
+    place = bisect(ladder, (value, -1))
+    return min(
+        ladder[max(0, place - 1) : place + 1],
+        key=lambda step: (abs(Fraction(step[0]) - Fraction(value)), step[1] & 1),
+    )[0]
 
 
 @by_name
@@ -72,11 +68,14 @@ def test_every_code_survives_the_way_out_and_back(float_type: FloatFormat) -> No
 def test_values_between_two_codes_and_at_the_tie_round_to_nearest_even(
     float_type: FloatFormat,
 ) -> None:
-    values = decode(all_codes(float_type), float_type).astype(np.float64)
-    ladder = np.unique(values[np.isfinite(values)])
+    codes = all_codes(float_type)
+    values = decode(codes, float_type).astype(np.float64)
+    finite = np.isfinite(values)
+    steps = sorted(zip(values[finite].tolist(), codes[finite].tolist(), strict=True))
+    ladder = np.unique(values[finite])
     ties = (ladder[:-1] + ladder[1:]) / 2
     probes = np.concatenate([ties, np.nextafter(ties, -np.inf), np.nextafter(ties, np.inf)])
-    expected = np.array([nearest_by_search(float(value), float_type) for value in probes])
+    expected = np.array([nearest_of(float(value), steps) for value in probes])
     np.testing.assert_array_equal(decode(encode(probes, float_type), float_type), expected)
 
 

@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.testing.float_codecs import FLOAT_FORMATS, float_format
 from kernels.testing.interpreter import KernelCrashError
+from kernels.testing.sanitizer import sanitize
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -126,6 +127,59 @@ def last_program_kernel(counter, target):
 @triton.jit
 def descriptor_kernel(source, target, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     target.store([0, 0], source.load([row, 0]))
+
+
+@triton.jit
+def rearranging_kernel(source, target, BLOCK: tl.constexpr, OPERATION: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    x = tl.load(source + lanes)
+    if OPERATION == "sort":
+        x = tl.sort(x)
+    elif OPERATION == "sort_descending":
+        x = tl.sort(x, descending=True)
+    elif OPERATION == "flip":
+        x = tl.flip(x, 0)
+    elif OPERATION == "transpose":
+        x = tl.reshape(tl.trans(tl.reshape(x, (4, BLOCK // 4))), (BLOCK,))
+    elif OPERATION == "split_and_join":
+        even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
+        x = tl.reshape(tl.join(odd, even), (BLOCK,))
+    else:
+        x = tl.gather(x, lanes ^ 1, 0)
+    tl.store(target + lanes, x)
+
+
+@triton.jit
+def random_kernel(seed, target, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(target + lanes, tl.rand(seed, lanes))
+
+
+@pytest.mark.parametrize("name", list(FLOATS))
+@pytest.mark.parametrize(
+    "operation", ["sort", "sort_descending", "flip", "transpose", "split_and_join", "gather"]
+)
+def test_values_are_moved_as_in_torch(name: str, operation: str) -> None:
+    source = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(FLOATS[name])
+    target = torch.zeros_like(source)
+    rearranging_kernel[(1,)](source, target, BLOCK=64, OPERATION=operation)
+    expected = {
+        "sort": lambda: source.sort()[0],
+        "sort_descending": lambda: source.sort(descending=True)[0],
+        "flip": lambda: source.flip(0),
+        "transpose": lambda: source.view(4, 16).t().reshape(-1),
+    }.get(operation, lambda: source.view(32, 2).flip(1).reshape(-1))()
+    assert torch.equal(target, expected)
+
+
+def test_random_numbers_are_those_of_philox() -> None:
+    """Uniform, and the same for the same seed: sums wrap in them by intention."""
+    target = torch.zeros(1024)
+    with sanitize():
+        random_kernel[(1,)](2**31 - 5, target, BLOCK=1024)
+    assert ((target >= 0) & (target < 1)).all()
+    assert abs(target.mean() - 0.5) < 0.05
+    assert target.unique().numel() > 1000
 
 
 @pytest.mark.parametrize("name", list(FLOATS))

@@ -55,7 +55,11 @@ def failing_kernel(target):
 
 
 @triton.autotune(
-    configs=[triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16}, num_warps=8)], key=[]
+    configs=[
+        triton.Config({"BLOCK": 8}, pre_hook=lambda arguments: arguments["target"].fill_(5)),
+        triton.Config({"BLOCK": 16}, num_warps=8),
+    ],
+    key=[],
 )
 @triton.jit
 def tuned_kernel(source, target, BLOCK: tl.constexpr):
@@ -175,9 +179,9 @@ def test_a_crash_names_the_kernel_and_the_program() -> None:
 
 
 def test_a_tuned_kernel_runs_its_first_configuration() -> None:
-    target = torch.zeros(8)
+    target = torch.zeros(10)
     tuned_kernel[(1,)](torch.ones(8), target)
-    assert target.sum() == 8
+    assert target.tolist() == [1.0] * 8 + [5.0] * 2  # the hook before it ran too
 
 
 def test_heuristics_are_asked() -> None:
