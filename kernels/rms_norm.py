@@ -19,7 +19,7 @@ from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, req
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
-MAX_COLUMNS = 32768  # a row lives in the registers of one program
+MAX_COLUMNS = 16384  # a row lives in the registers of one program; twice as much spills
 
 
 @triton.jit

@@ -360,6 +360,13 @@ def test_refuses_group_size(solution: Solution, group_size: int) -> None:
     solution.call("quantize", x, "group", False, group_size).raises(ValueError)
 
 
+@states(
+    "groups without a group size raise ValueError", "per group 却没给 group_size 时抛出 ValueError"
+)
+def test_refuses_no_group_size(solution: Solution) -> None:
+    solution.call("quantize", f32([1.0, 2.0]), "group", True).raises(ValueError)
+
+
 @states("NaN and infinity raise ValueError", "NaN 和无穷大抛出 ValueError")
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("symmetric", [True, False])

@@ -6,17 +6,23 @@ Aging merges neighbouring buckets by the time of the last use: O(size) once per 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import merge
+from itertools import groupby
+from operator import attrgetter, itemgetter
+
 
 class Entry:
     """A stored key, and its neighbours in the order of use inside its bucket."""
+
+    bucket: Bucket
+    older: Entry | None
+    newer: Entry | None
 
     def __init__(self, key: int, value: int, used_at: int) -> None:
         self.key = key
         self.value = value
         self.used_at = used_at
-        self.bucket: Bucket | None = None
-        self.older: Entry | None = None
-        self.newer: Entry | None = None
 
 
 class Bucket:
@@ -46,7 +52,12 @@ class Bucket:
             self.newest = entry.older
         else:
             entry.newer.older = entry.older
-        entry.bucket = entry.older = entry.newer = None
+
+    def __iter__(self) -> Iterator[Entry]:
+        entry = self.oldest
+        while entry is not None:
+            yield entry
+            entry = entry.newer
 
 
 class LFUCache:
@@ -84,7 +95,6 @@ class LFUCache:
     def _use(self, entry: Entry) -> None:
         entry.used_at = self.time
         bucket = entry.bucket
-        assert bucket is not None
         target = self._bucket_above(bucket, bucket.count + 1)
         bucket.remove(entry)
         self._unlink_if_empty(bucket)
@@ -143,25 +153,15 @@ class AgingLFUCache(LFUCache):
     def _age(self) -> None:
         if self.time % self.half_life:
             return
-        old, self.lowest = self.lowest, None
-        last: Bucket | None = None
-        while old is not None:
-            partner = old.higher
-            is_pair = partner is not None and partner.count // 2 == old.count // 2
-            last = self._bucket_above(last, old.count // 2)
-            _merge(last, old.oldest, partner.oldest if is_pair and partner else None)
-            old = partner.higher if is_pair and partner else partner
+        halved = [(bucket.count // 2, list(bucket)) for bucket in self._buckets()]
+        self.lowest = last = None
+        for count, pair in groupby(halved, key=itemgetter(0)):
+            last = self._bucket_above(last, count)
+            for entry in merge(*(entries for _, entries in pair), key=attrgetter("used_at")):
+                last.append(entry)
 
-
-def _merge(target: Bucket, one: Entry | None, other: Entry | None) -> None:
-    """Appends two lists of entries in the order of their last use."""
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.used_at < other.used_at):
-            assert one is not None
-            following = one.newer
-            target.append(one)
-            one = following
-        else:
-            following = other.newer
-            target.append(other)
-            other = following
+    def _buckets(self) -> Iterator[Bucket]:
+        bucket = self.lowest
+        while bucket is not None:
+            yield bucket
+            bucket = bucket.higher

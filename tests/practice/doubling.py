@@ -121,8 +121,8 @@ class Graders:
         path.write_text(dedent(source), encoding="utf-8")
         return path
 
-    def grade(self, source: str) -> Grade:
-        return self._sandbox.grade(self.problem, self.file(source))
+    def grade(self, source: str, call_s: float | None = None) -> Grade:
+        return self._sandbox.grade(self.problem, self.file(source), call_s=call_s)
 
 
 STATEMENT = """\

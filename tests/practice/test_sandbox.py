@@ -18,7 +18,7 @@ from infra_lab.practice.grading_process import OUTPUT_KEPT
 from infra_lab.practice.sandbox import Sandbox, grade
 from tests.practice.doubling import GRADER, RIGHT, STARTER, Graders, make_problem
 
-LONGEST_S = 15.0  # for any of these grades, on a busy machine
+LONGEST_S = 60.0  # for any of these grades, on a very busy machine
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ STOPPED = {
         "def double(value):\n    kept = []\n    while True:\n        kept.append(bytes(1 << 20))",
         Verdict.MEMORY_EXCEEDED,
     ),
-    "a memory bomb by small objects": (
-        "def double(value):\n    kept = []\n    while True:\n        kept.append([0] * 999)",
+    "a memory bomb by lists": (
+        "def double(value):\n    kept = []\n    while True:\n        kept.append([0] * 10**6)",
         Verdict.MEMORY_EXCEEDED,
     ),
     "sys.exit": ("import sys\ndef double(value): sys.exit(0)", Verdict.EXITED),
@@ -123,7 +123,8 @@ STOPPED = {
 def test_what_does_not_come_back_is_stopped_and_its_call_is_shown(tiny: Graders, name: str) -> None:
     source, verdict = STOPPED[name]
     started = time.monotonic()
-    result = tiny.grade(source)
+    # On a busy machine half a second may be too short to fill the memory.
+    result = tiny.grade(source, call_s=0.5 if verdict is Verdict.TIMED_OUT else 10.0)
     assert result.verdict is verdict, result.fault
     assert time.monotonic() - started < LONGEST_S
     failure = result.first_failure
