@@ -27,7 +27,6 @@ COMMANDS = {
     "chat": "talk with a model",
     "models": "get, list and describe models",
     "bench": "measure throughput and latency, here and beside other engines",
-    "dev": "make, check and measure problems, for their authors",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",
     "start": "begin a problem: copies its starter to work/",
@@ -37,6 +36,7 @@ COMMANDS = {
     "reset": "put the starter back; your attempt is kept",
     "solution": "show the approaches, once you have solved it",
     "status": "show how far you are",
+    "dev": "make, check and measure problems, for their authors",
     "doctor": "check this machine, and say how to mend what is wrong",
 }
 
