@@ -234,6 +234,7 @@ def test_floats_become_integers_as_the_conversion_instruction_makes_them() -> No
     ]  # fmt: skip
     # Through 16 bits, of which the low 8 are kept.
     assert cast(source, torch.int8).tolist() == [1, -1, 0, -1, 0, -1, 0, -56]
+    assert cast(torch.tensor([40000.0, -40000.0]), torch.int8).tolist() == [-1, 0]
     assert cast(source.bfloat16(), torch.int32)[:3].tolist() == [1, -1, 0]
 
 

@@ -98,6 +98,7 @@ def test_a_report_of_another_form_is_not_taken_for_no_spills() -> None:
         ("sm_80", 168, 0, 12, 12 / 64),
         ("sm_80", 32, 118 * 1024, 4, 4 / 64),
         ("sm_80", 32, 22 * 1024, 4, 28 / 64),  # 164 // 23 blocks
+        ("sm_80", 32, 20 * 1024 + 512, 4, 28 / 64),  # 8 blocks but for the system's share
         ("sm_80", 32, 163 * 1024 + 1, 4, 0.0),
         ("sm_90", 32, 227 * 1024, 8, 8 / 64),
         ("sm_90", 16, 0, 1, 32 / 64),  # blocks run out before warps

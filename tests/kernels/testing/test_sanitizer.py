@@ -109,6 +109,15 @@ def wrap_kernel(target, number, AS: tl.constexpr):
 
 
 @triton.jit
+def mixed_kernel(target, STORES: tl.constexpr):
+    """Program STORES sets what all others add to."""
+    if tl.program_id(0) == STORES:
+        tl.store(target, 1.0)
+    else:
+        tl.atomic_add(target, 1.0)
+
+
+@triton.jit
 def compare_and_swap_kernel(target):
     tl.atomic_cas(target + tl.program_id(0), 0, 1)
 
@@ -214,6 +223,21 @@ def test_a_lost_update_is_found_and_its_atomic_is_quiet() -> None:
     with sanitize():
         total_kernel[(4,)](source, total, BLOCK=8, ATOMIC=True)
     assert total.item() == 32
+
+
+@pytest.mark.parametrize(
+    ("stores", "complaint"),
+    [
+        (0, r"uses an atomic where program \(0, 0, 0\) stored"),
+        (1, r"stores where program \(0, 0, 0\) used an atomic"),
+        (3, "stores where several programs used an atomic"),
+    ],
+)
+def test_a_plain_store_among_atomics_is_found(stores: int, complaint: str) -> None:
+    with sanitize(), pytest.raises(WriteRaceError, match=complaint):
+        mixed_kernel[(4,)](torch.zeros(1), STORES=stores)
+    with sanitize():  # the same in one program is a matter of its own order
+        mixed_kernel[(1,)](torch.zeros(1), STORES=stores)
 
 
 @pytest.mark.parametrize("backward", [True, False])
