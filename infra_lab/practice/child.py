@@ -198,6 +198,8 @@ def _run_grader(job: dict[str, Any], solution: Solution, emit: Emit) -> None:
             "-c",
             os.devnull,
             *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "_hypothesis_pytestplugin"),
+            # What a solution's generators and threads leave behind is no fault of the grader's.
+            *("-p", "no:unraisableexception", "-p", "no:threadexception"),
             *("-o", "python_files=grader.py"),
             f"--hypothesis-seed={job['seed']}",
         ],
