@@ -124,6 +124,24 @@ class Surroundings:
         return are_open and threading.active_count() <= self._threads and not _has_children()
 
 
+class DrawnConstants:
+    """Hypothesis also draws numbers and texts that stand in the source of modules it has seen, and
+    keeps them: a file would be graded with those of every file before it. A job begins with none,
+    as a new process does. There is no public way; a test holds this one."""
+
+    def __init__(self) -> None:
+        from hypothesis.internal.conjecture import providers
+
+        self._providers = providers
+        self._none = providers._local_constants
+
+    def forget(self) -> None:
+        self._providers._local_constants = self._none
+        self._providers._seen_modules.clear()
+        self._providers._sys_modules_len = None
+        self._providers.CONSTANTS_CACHE.cache.clear()
+
+
 def _has_children() -> bool:
     if hasattr(os, "WNOHANG"):
         try:
@@ -213,11 +231,14 @@ def main() -> None:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # what a solution reads from stdin is its own fault
     watchdog = Watchdog(emit)
+    constants: DrawnConstants | None = None
     for line in jobs:
         job = json.loads(line)
         emit.nonce = job["nonce"]
         for name in ("pytest", "hypothesis", "infra_lab.practice.pytest_plugin", *job["requires"]):
             __import__(name)
+        constants = constants or DrawnConstants()
+        constants.forget()
         emit("ready")
         run_job(job, emit, watchdog)
 

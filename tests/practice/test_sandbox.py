@@ -524,3 +524,21 @@ def test_a_grade_leaves_no_thread_and_no_open_file(tiny: Graders) -> None:
     assert threading.active_count() <= threads
     assert len(process.open_files()) <= files
     assert (process.num_fds() if os.name == "posix" else 0) <= handles
+
+
+def test_a_seed_draws_the_same_inputs_whatever_was_graded_before(tmp_path: Path) -> None:
+    """Hypothesis draws constants of the code it has seen, which must not be that of other files."""
+    problem = make_problem(tmp_path)
+    prints = "def double(value):\n    print(value)\n    return 2 * value\n"
+    other = f"NUMBERS = {[*range(-999, 1000, 7)]}\ndef double(value):\n    return 2 * value\n"
+    outputs = []
+    for before in ([], [other]):
+        folder = tmp_path / str(len(before))
+        folder.mkdir()
+        with Sandbox() as sandbox:
+            graders = Graders(problem, sandbox, folder)
+            for source in before:
+                assert graders.grade(source).verdict is Verdict.PASSED
+            outputs.append(graders.grade(prints).output)
+    assert outputs[0].strip()
+    assert outputs[0] == outputs[1]
