@@ -106,11 +106,7 @@ def check_folder(
     report.starters.add(_check_starter(sandbox.grade(problem, problem.starter)))
     for path in (*problem.approaches(), *sorted((problem.folder / "accepted").glob("*.py"))):
         notify(path.name)
-        grade = sandbox.grade(problem, path)
-        if grade.verdict is not Verdict.PASSED:
-            sandbox.close()  # as below: a process of its own decides
-            grade = sandbox.grade(problem, path)
-        report.accepted.add(_check_right(path, grade))
+        report.accepted.add(_check_right(path, sandbox.grade(problem, path)))
     for path in sorted((problem.folder / "mutants").glob("*.py")):
         notify(path.name)
         report.mutants.add(_check_mutant(problem, path, sandbox, report.kills))
@@ -158,11 +154,6 @@ def _check_mutant(
     if header is None:
         return f'{path.name}: the first line must be "# killed_by: test_name — why it is wrong"'
     grade = sandbox.grade(problem, path, tests=header[0], stop_first=True)
-    if grade.verdict is Verdict.PASSED:
-        # Hypothesis draws with constants of all modules that it has seen, other mutants' too. What
-        # counts is a process of its own, as a learner's file has.
-        sandbox.close()
-        grade = sandbox.grade(problem, path, tests=header[0], stop_first=True)
     killers = grade.failed_tests()
     if grade.verdict is not Verdict.PASSED and not killers and grade.failure is not None:
         return f"{path.name} is {grade.verdict}, which is no wrong answer{_details(grade)}"
