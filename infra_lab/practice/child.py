@@ -124,22 +124,14 @@ class Surroundings:
         return are_open and threading.active_count() <= self._threads and not _has_children()
 
 
-class DrawnConstants:
-    """Hypothesis also draws numbers and texts that stand in the source of modules it has seen, and
-    keeps them: a file would be graded with those of every file before it. A job begins with none,
-    as a new process does. There is no public way; a test holds this one."""
+def draw_no_constants() -> None:
+    """Keeps hypothesis from drawing numbers and texts that stand in the source of modules it has
+    seen: the inputs of a grade would depend on the solution, on what was graded before and on
+    where the repository lies. There is no public way; a test holds this one."""
+    from hypothesis.internal.conjecture import providers
 
-    def __init__(self) -> None:
-        from hypothesis.internal.conjecture import providers
-
-        self._providers = providers
-        self._none = providers._local_constants
-
-    def forget(self) -> None:
-        self._providers._local_constants = self._none
-        self._providers._seen_modules.clear()
-        self._providers._sys_modules_len = None
-        self._providers.CONSTANTS_CACHE.cache.clear()
+    none = providers._local_constants
+    providers._get_local_constants = lambda: none
 
 
 def _has_children() -> bool:
@@ -231,14 +223,12 @@ def main() -> None:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # what a solution reads from stdin is its own fault
     watchdog = Watchdog(emit)
-    constants: DrawnConstants | None = None
     for line in jobs:
         job = json.loads(line)
         emit.nonce = job["nonce"]
         for name in ("pytest", "hypothesis", "infra_lab.practice.pytest_plugin", *job["requires"]):
             __import__(name)
-        constants = constants or DrawnConstants()
-        constants.forget()
+        draw_no_constants()
         emit("ready")
         run_job(job, emit, watchdog)
 
