@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
+
+GARBAGE = 10  # new objects from which they are searched for garbage, inside peak_memory
 
 
 class Tally:
@@ -98,8 +101,17 @@ class Peak:
 
 @contextmanager
 def peak_memory() -> Iterator[Peak]:
-    """Python's and NumPy's allocations inside the block."""
+    """Python's and NumPy's allocations inside the block.
+
+    Garbage in cycles, such as the nodes of a doubly linked list, goes at once: when Python would
+    come to it depends on whatever else the process has allocated.
+    """
     peak = Peak()
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # what is there already need not be searched again and again
+    gc.collect()  # Python looks through old objects by how many this one found: none, now
+    gc.set_threshold(GARBAGE, 1, 1)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -109,3 +121,5 @@ def peak_memory() -> Iterator[Peak]:
         peak.bytes = most - before
     finally:
         tracemalloc.stop()
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

@@ -460,3 +460,18 @@ def test_a_follow_up_is_attempted_once_its_stub_is_gone(tmp_path: Path) -> None:
     assert not has_follow_up(module, "stub")
     assert has_follow_up(module, "done")
     assert not has_follow_up(module, "absent")
+
+
+def test_garbage_in_cycles_is_no_use_of_memory() -> None:
+    """However long ago the process last looked for garbage."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself, self.load = self, bytearray(1000)
+
+    with peak_memory() as peak:
+        kept: list[Node] = []
+        for _ in range(3000):
+            kept.append(Node())  # they grow old before they go
+            del kept[:-10]
+    assert peak.bytes < 250_000
