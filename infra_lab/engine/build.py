@@ -53,8 +53,9 @@ def build_engine(
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, model_config, device)
     max_model_len = choose_max_model_len(config, model_config)
-    weights = Weights(checkpoint, dtype, device, on_read=on_tensor)
-    model = model_class(model_config.architecture)(model_config, weights, max_model_len)
+    model = model_class(model_config.architecture)(
+        model_config, Weights(checkpoint, dtype, device, on_read=on_tensor), max_model_len
+    )
     num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
     backend = choose_attention_backend(model.attention_shape, config.block_size, dtype, device)
     # Block 0 is the null block: it pads block tables and belongs to no request.

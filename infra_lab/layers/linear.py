@@ -7,7 +7,7 @@ one row or for a thousand. In fp32 on a CPU the weight is packed for our own ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -58,11 +58,17 @@ class PackedLinear:
     has packed, and of a plain product less still.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """weight: [out_features, in_features]; it is copied, not kept."""
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        empty: Callable[..., torch.Tensor] = torch.empty,
+    ) -> None:
+        """weight: [out_features, in_features]; it is copied, not kept. `empty` gives the memory
+        of the copy."""
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        self.packed = ops.pack_weight(weight)
+        self.packed = ops.pack_weight(weight, empty)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = ops.linear(x.contiguous(), self.packed, self.out_features)
@@ -74,29 +80,24 @@ class PackedLinear:
 
 
 def make_linear(
-    parts: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor] | None = None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
     device: torch.device | None = None,
+    empty: Callable[..., torch.Tensor] = torch.empty,
 ) -> Linear:
-    """One layer out of several matrices [out_i, in] that read the same input, side by side.
+    """The layer for a matrix as a checkpoint stores it, in the fastest form there is for it.
 
     Args:
-        parts: as a checkpoint stores them, on the CPU.
-        biases: [out_i] each, or None.
-        device: where the layer shall live.
+        weight: [out_features, in_features], on the CPU; it is copied, not kept.
+        bias: [out_features], or None.
+        device: where the layer shall live; the CPU if None.
+        empty: gives the copy's memory on a CPU, such as `native.memory.Arena.empty`.
     """
-    device = parts[0].device if device is None else device
-    bias = None if biases is None else torch.cat(list(biases)).to(device)
-    if device.type == "cpu" and library.serves(parts[0]):
-        return PackedLinear(parts[0] if len(parts) == 1 else torch.cat(list(parts)), bias)
-    return DenseLinear(_side_by_side(parts, device), bias)
-
-
-def _side_by_side(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    out_features = sum(part.shape[0] for part in parts)
-    weight = torch.empty(parts[0].shape[1], out_features, dtype=parts[0].dtype, device=device)
-    column = 0
-    for part in parts:
-        weight[:, column : column + part.shape[0]].copy_(part.T)
-        column += part.shape[0]
-    return weight
+    if device is None or device.type == "cpu":
+        if library.serves(weight):
+            return PackedLinear(weight, bias, empty)
+        turned = empty(*weight.T.shape, dtype=weight.dtype)
+    else:
+        bias = None if bias is None else bias.to(device)
+        turned = torch.empty(*weight.T.shape, dtype=weight.dtype, device=device)
+    return DenseLinear(turned.copy_(weight.T), bias)

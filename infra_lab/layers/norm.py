@@ -27,9 +27,11 @@ class RMSNorm:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale).to(x.dtype) * self.weight
 
-    def after_adding(self, x: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        """Adds `delta` to the residual stream `x` [num_tokens, size] in place and normalises
-        the sum."""
+    def after_adding(self, x: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
+        """Adds `delta`, if there is one, to the residual stream `x` [num_tokens, size] in place
+        and normalises the sum: one pass over memory less than an addition of its own."""
+        if delta is None:
+            return self(x)
         if self._is_native and x.is_contiguous() and delta.stride(-1) == 1:
             return ops.rms_norm(x, delta, self.weight, self.eps)
         return self(x.add_(delta))

@@ -22,8 +22,11 @@ class Checkpoint(Protocol):
 
     def names(self) -> list[str]: ...
 
-    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Reads, dequantizes and casts one tensor.
+    def tensor(
+        self, name: str, dtype: torch.dtype, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Reads, dequantizes and casts one tensor: into `out`, contiguous, of that dtype and
+        the tensor's shape, if given; else into a new one.
 
         Raises ModelLoadError naming the tensor when it is missing, of the wrong shape,
         truncated or of an unsupported quantization type.

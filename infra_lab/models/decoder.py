@@ -68,7 +68,10 @@ class MLP:
 
 
 class DecoderLayer:
-    """Pre-norm residual block: x += attention(norm(x)); x += mlp(norm(x))."""
+    """Pre-norm residual block: x += attention(norm(x)); x += mlp(norm(x)).
+
+    What a sublayer adds is added by the norm that follows it, in the next layer if need be.
+    """
 
     def __init__(
         self,
@@ -85,18 +88,21 @@ class DecoderLayer:
     def __call__(
         self,
         x: torch.Tensor,
+        delta: torch.Tensor | None,
         rotation: Rotation,
         backend: AttentionBackend[Any],
         cache: LayerKVCache,
         plan: object,
         wanted: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Adds this layer's work to the residual stream x, in place unless only the rows `wanted`
-        are to come out: every token's keys and values are needed, but not every output."""
-        attended = self.attention(self.input_norm(x), rotation, backend, cache, plan, wanted)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual stream x, still without the previous layer's `delta` -> the same, without
+        this layer's, and that. x changes in place, unless only the rows `wanted` are to come
+        out: every token's keys and values are needed, but not every output."""
+        normed = self.input_norm.after_adding(x, delta)
+        attended = self.attention(normed, rotation, backend, cache, plan, wanted)
         if wanted is not None:
             x = x.index_select(0, wanted)
-        return x.add_(self.mlp(self.post_attention_norm.after_adding(x, attended)))
+        return x, self.mlp(self.post_attention_norm.after_adding(x, attended))
 
 
 class DecoderForCausalLM:
@@ -154,13 +160,13 @@ class DecoderForCausalLM:
     ) -> torch.Tensor:
         """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden], or
         its rows `wanted`, int64 [n], only: the last layer need not finish the others."""
-        x = self.embed(token_ids)
+        x, delta = self.embed(token_ids), None
         rotation = self.rotary.tables(positions)
         last = self.layers[-1]
         for layer, cache in zip(self.layers, caches, strict=True):
             rows = wanted if layer is last else None
-            x = layer(x, rotation, backend, cache, plan, rows)
-        return x
+            x, delta = layer(x, delta, rotation, backend, cache, plan, rows)
+        return x if delta is None else x.add_(delta)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Residual stream rows [n, hidden] -> fp32 logits [n, vocab]."""

@@ -67,11 +67,13 @@ class GGUFCheckpoint:
     def names(self) -> list[str]:
         return list(self._names)
 
-    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+    def tensor(
+        self, name: str, dtype: torch.dtype, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         info = self._infos.get(name)
         if info is None:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
-        result = torch.empty(info.shape, dtype=dtype)
+        result = torch.empty(info.shape, dtype=dtype) if out is None else out
         if self._is_permuted(name):
             self._read_permuted(info, result, self._num_heads(name))
         else:

@@ -45,13 +45,16 @@ class HFCheckpoint:
     def names(self) -> list[str]:
         return list(self._names)
 
-    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+    def tensor(
+        self, name: str, dtype: torch.dtype, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         file = self._files.get(name)
         if file is None:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
         with _opened(file) as tensors:
             stored: torch.Tensor = tensors.get_tensor(name)
-        return stored.to(dtype, copy=True)  # what was stored is the mapped file itself
+        # What was stored is the mapped file itself: always a copy.
+        return stored.to(dtype, copy=True) if out is None else out.copy_(stored)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -89,7 +89,7 @@ def is_available() -> bool:
 
 def serves(tensor: torch.Tensor) -> bool:
     """Whether the kernels can work on this tensor and exist here."""
-    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and is_available()
+    return tensor.dtype == torch.float32 and tensor.is_cpu and is_available()
 
 
 def _declare(library: ctypes.CDLL) -> None:

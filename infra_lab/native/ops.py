@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,12 +11,15 @@ import torch
 from infra_lab.native.library import load_library
 
 
-def pack_weight(weight: torch.Tensor) -> torch.Tensor:
-    """fp32 [out, in], as checkpoints store it -> [panels, in, panel width], zero-padded."""
+def pack_weight(
+    weight: torch.Tensor, empty: Callable[..., torch.Tensor] = torch.empty
+) -> torch.Tensor:
+    """fp32 [out, in], as checkpoints store it -> [panels, in, panel width], zero-padded;
+    `empty` gives its memory."""
     width = load_library().panel_width()
     out_features, in_features = weight.shape
     panels = -(-out_features // width)
-    packed = torch.empty(panels, in_features, width)
+    packed = empty(panels, in_features, width)
     whole = out_features // width
     packed[:whole].copy_(weight[: whole * width].view(whole, width, in_features).transpose(1, 2))
     if whole < panels:

@@ -1,0 +1,75 @@
+"""Memory in huge pages, for what a step reads from end to end: weights and the KV cache.
+
+A page of 4 KiB costs a page fault at its first write and a walk of the page tables whenever a
+stream comes to it. Linux gives pages of 2 MiB to those who ask; elsewhere this is plain memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+
+import numpy as np
+import torch
+
+HUGE_PAGE = 2 << 20
+CHUNK = 64 << 20  # bytes that an Arena asks for at a time
+ALIGNMENT = 64  # a cache line
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on the CPU, at a huge page's start, that take memory only where they are written.
+
+    torch.zeros writes every page. Anonymous memory is zero already and becomes resident at the
+    first write, so that a large pool costs what its used blocks cost.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(_aligned_bytes(size)).view(dtype).view(shape)
+
+
+class Arena:
+    """Many tensors in few regions: each in huge pages of its own would waste half a page, and
+    hundreds of weights of a megabyte would waste hundreds of them. A region lives as long as
+    any of its tensors."""
+
+    def __init__(self) -> None:
+        self._left = np.empty(0, dtype=np.uint8)
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        size = math.prod(shape) * dtype.itemsize
+        taken = -(-size // ALIGNMENT) * ALIGNMENT
+        if taken > self._left.size:
+            self._left = _aligned_bytes(max(taken, CHUNK))
+        raw, self._left = self._left[:size], self._left[taken:]
+        return torch.from_numpy(raw).view(dtype).view(shape)
+
+
+class Scratch:
+    """One piece of memory, lent again and again: thousands of allocations that come and go
+    between those that stay leave holes, which were seen to take half as much as the weights."""
+
+    def __init__(self) -> None:
+        self._raw = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A tensor that is good until the next one is asked for."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > self._raw.numel():
+            self._raw = torch.empty(0, dtype=torch.uint8)  # gone before its successor comes
+            self._raw = torch.empty(size, dtype=torch.uint8)
+        return self._raw[:size].view(dtype).view(shape)
+
+
+def _aligned_bytes(size: int) -> np.ndarray:
+    raw = np.frombuffer(_anonymous_memory(size + HUGE_PAGE), dtype=np.uint8)
+    return raw[-raw.ctypes.data % HUGE_PAGE :][:size]
+
+
+def _anonymous_memory(size: int) -> mmap.mmap:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, size)
+    region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a Linux built without huge pages
+        region.madvise(mmap.MADV_HUGEPAGE)
+    return region

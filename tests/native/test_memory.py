@@ -1,0 +1,59 @@
+"""Memory in huge pages: zeros of any shape and type, and tensors that do not overlap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from infra_lab.native.memory import ALIGNMENT, CHUNK, HUGE_PAGE, Arena, Scratch, zeros
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 1, 2, 1, 1), (5, 16, 2, 3, 64), (100, 16, 2, 3, 65)])
+def test_memory_is_zero_writable_and_aligned(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    cache = zeros(shape, dtype)
+    assert cache.shape == shape
+    assert cache.dtype == dtype
+    assert cache.is_contiguous()
+    assert cache.data_ptr() % HUGE_PAGE == 0
+    assert cache.count_nonzero() == 0
+    cache.fill_(1)
+    assert cache.count_nonzero() == cache.numel()
+
+
+def test_two_caches_share_no_memory() -> None:
+    first, second = (zeros((4, 4), torch.float32) for _ in range(2))
+    first.fill_(1)
+    assert second.count_nonzero() == 0
+
+
+def test_an_arenas_tensors_share_regions_but_no_memory() -> None:
+    arena = Arena()
+    large = CHUNK // 4 + 1  # in fp32 more than a region
+    shapes = [(3,), (2, 5, 7), (1,), (large,), (1000, 1000), (4,)]
+    tensors = [arena.empty(*shape) for shape in shapes]
+    for i, tensor in enumerate(tensors):
+        tensor.fill_(i)
+    for i, (shape, tensor) in enumerate(zip(shapes, tensors, strict=True)):
+        assert tensor.shape == shape
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() % ALIGNMENT == 0
+        assert bool((tensor == i).all())
+    assert tensors[1].data_ptr() - tensors[0].data_ptr() == ALIGNMENT
+
+
+def test_a_region_outlives_its_arena() -> None:
+    tensor = Arena().empty(1 << 20)
+    tensor.fill_(7)
+    assert float(tensor.sum()) == 7 << 20
+
+
+def test_scratch_is_lent_again_and_again() -> None:
+    scratch = Scratch()
+    first = scratch.empty(5, 7)
+    first.fill_(1)
+    again = scratch.empty(70, dtype=torch.bfloat16)
+    assert again.data_ptr() == first.data_ptr()
+    larger = scratch.empty(5, 8)
+    larger.fill_(2)
+    assert float(first.sum()) == 35  # what was lent before is still its holder's
