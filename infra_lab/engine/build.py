@@ -26,6 +26,7 @@ from infra_lab.models.config import ModelConfig
 from infra_lab.models.registry import model_class
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
+from infra_lab.native.memory import keep_freed_memory
 from infra_lab.worker.model_runner import ModelRunner
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
@@ -53,6 +54,8 @@ def build_engine(
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, model_config, device)
     max_model_len = choose_max_model_len(config, model_config)
+    if device.type == "cpu":
+        keep_freed_memory()
     model = model_class(model_config.architecture)(
         model_config, Weights(checkpoint, dtype, device, on_read=on_tensor), max_model_len
     )

@@ -30,16 +30,6 @@ static void packed_tile(const float *x, const float *panel, int64_t depth, float
 #undef TILE
 }
 
-/* Rows [first, last) of x as [k, last - first], so that a tile reads it as one stream. */
-static void pack_rows(const float *x, int64_t k, int64_t first, int64_t last, float *packed) {
-    int64_t rows = last - first;
-    for (int64_t start = 0; start < k; start += PACKED_AT_ONCE) {
-        int64_t end = start + PACKED_AT_ONCE < k ? start + PACKED_AT_ONCE : k;
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = start; i < end; i++) packed[i * rows + r] = x[(first + r) * k + i];
-    }
-}
-
 /* One panel of W against one block of packed rows, DEPTH by DEPTH. */
 static void multiply_panel(const float *rows, const float *panel, int64_t k, int64_t num_rows,
                            int64_t tiles, float *y, int64_t stride, int columns, int is_last) {
@@ -75,10 +65,18 @@ void linear(const float *x, const float *packed, float *y, float *scratch, int64
         const float *from = x + block * k;
         float *rows = scratch + block * k;
         if (m > 1) {
-#pragma omp for schedule(static)
+            /* Each tile's rows as [k, rows of the tile], so that it reads them as one stream. */
+#pragma omp for schedule(static) collapse(2)
             for (int64_t t = 0; t < tiles; t++) {
-                int64_t first = t * num_rows / tiles, last = (t + 1) * num_rows / tiles;
-                pack_rows(from, k, first, last, rows + first * k);
+                for (int64_t start = 0; start < k; start += PACKED_AT_ONCE) {
+                    int64_t first = t * num_rows / tiles, last = (t + 1) * num_rows / tiles;
+                    int64_t columns = k - start < PACKED_AT_ONCE ? k - start : PACKED_AT_ONCE;
+                    const float *starts[ROWS];
+                    for (int64_t r = 0; r < last - first; r++)
+                        starts[r] = from + (first + r) * k + start;
+                    turn(starts, last - first, columns,
+                         rows + first * k + start * (last - first), last - first);
+                }
             }
         }
 #pragma omp for schedule(static)

@@ -7,8 +7,10 @@ stream comes to it. Linux gives pages of 2 MiB to those who ask; elsewhere this 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
+import os
 
 import numpy as np
 import torch
@@ -16,6 +18,12 @@ import torch
 HUGE_PAGE = 2 << 20
 CHUNK = 64 << 20  # bytes that an Arena asks for at a time
 ALIGNMENT = 64  # a cache line
+
+# glibc's numbers for mallopt, and what they are set to here: the largest that it takes, and more
+# than one step's activations.
+M_TRIM_THRESHOLD, KEPT = -1, 256 << 20
+M_MMAP_THRESHOLD, IN_HEAP = -3, 32 << 20
+MALLOC_VARIABLES = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -73,3 +81,19 @@ def _anonymous_memory(size: int) -> mmap.mmap:
     with contextlib.suppress(OSError):  # a Linux built without huge pages
         region.madvise(mmap.MADV_HUGEPAGE)
     return region
+
+
+def keep_freed_memory() -> bool:
+    """Has glibc's malloc keep what a step frees for the next step, for the whole process.
+
+    Else it gives memory of megabytes back to the system, which zeroes it again page by page: a
+    twelfth of the time of a prompt of 512 tokens. True if that was done; what the user sets by
+    malloc's own environment variables stays as it is, and so do other C libraries.
+    """
+    if any(name in os.environ for name in MALLOC_VARIABLES):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, IN_HEAP) and mallopt(M_TRIM_THRESHOLD, KEPT))

@@ -248,15 +248,16 @@ static void pack_queries(const Step *s, int64_t token, int64_t head, int64_t num
 static void pack_keys_and_values(const Step *s, int64_t request, int64_t head, int64_t start,
                                  int64_t n, float *keys, float *values) {
     int64_t head_dim = s->head_dim;
+    const float *rows[KEYS];
     for (int64_t j = 0; j < n; j++) {
-        const float *key = row_at(s, request, start + j) + head * head_dim;
-        const float *value = key + s->num_kv_heads * head_dim;
-        float *column = keys + j / WIDTH * head_dim * WIDTH + j % WIDTH;
-        for (int64_t i = 0; i < head_dim; i++) column[i * WIDTH] = key[i];
+        rows[j] = row_at(s, request, start + j) + head * head_dim;
+        const float *value = rows[j] + s->num_kv_heads * head_dim;
         for (int64_t i = 0; i < head_dim; i += WIDTH)
             memcpy(values + (i / WIDTH * KEYS + j) * WIDTH, value + i,
                    MIN_VALUE(head_dim - i, WIDTH) * sizeof(float));
     }
+    for (int64_t j = 0; j < n; j += WIDTH)
+        turn(rows + j, MIN_VALUE(n - j, WIDTH), head_dim, keys + j * head_dim, WIDTH);
 }
 
 static void score_tile(const float *queries, const float *keys, int64_t head_dim, float *scores,

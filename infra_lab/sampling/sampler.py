@@ -26,20 +26,25 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int]:
         states: one for each row; not changed.
     """
     if all(state.is_plain_greedy for state in states):
-        return argmax_lowest_id(logits).tolist()
+        return argmax_lowest_id(logits)
     return [sample_row(row, state) for row, state in zip(logits, states, strict=True)]
 
 
-def argmax_lowest_id(logits: torch.Tensor) -> torch.Tensor:
-    """argmax over the last dimension, the lowest id among equals."""
-    return logits.argmax(dim=-1)
+def argmax_lowest_id(logits: torch.Tensor) -> list[int]:
+    """logits: [num_rows, vocab], raw or processed -> for each row the likeliest token, the lowest
+    id among equals."""
+    if logits.is_cpu:
+        # NumPy's takes a seventh of the time of torch's, which was 3 % of a step; but of a matrix
+        # whose rows are padded apart it makes a copy first.
+        return [int(row.argmax()) for row in logits.numpy()]
+    return logits.argmax(dim=-1).tolist()
 
 
 def sample_row(logits: torch.Tensor, state: SamplingState) -> int:
     """logits: fp32 [vocab], raw -> token id."""
     logits = process_logits(logits, state)
     if state.params.temperature == 0.0:
-        return int(argmax_lowest_id(logits))
+        return argmax_lowest_id(logits.unsqueeze(0))[0]
     # The largest becomes 0 and the divisor stays a normal fp32 number, so that no temperature,
     # however small, makes a NaN: it makes the choice greedy.
     temperature = max(state.params.temperature, torch.finfo(torch.float32).tiny)

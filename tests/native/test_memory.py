@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from infra_lab.native.memory import ALIGNMENT, CHUNK, HUGE_PAGE, Arena, Scratch, zeros
+from infra_lab.native.memory import (
+    ALIGNMENT,
+    CHUNK,
+    HUGE_PAGE,
+    MALLOC_VARIABLES,
+    Arena,
+    Scratch,
+    zeros,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -57,3 +70,37 @@ def test_scratch_is_lent_again_and_again() -> None:
     larger = scratch.empty(5, 8)
     larger.fill_(2)
     assert float(first.sum()) == 35  # what was lent before is still its holder's
+
+
+PAGE_FAULTS = """
+import resource
+from infra_lab.native.memory import keep_freed_memory
+import torch
+assert keep_freed_memory() is {kept}
+step = lambda: [torch.zeros(6 << 18) for _ in range(3)] and None
+for _ in range(8):
+    step()  # the heap grows for a few of them
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc only")
+def test_what_a_step_frees_serves_the_next_step() -> None:
+    def page_faults(kept: bool, **environment: str) -> int:
+        code = PAGE_FAULTS.format(kept=kept)
+        clean = {k: v for k, v in os.environ.items() if k not in MALLOC_VARIABLES}
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env=clean | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(run.stdout)
+
+    assert page_faults(kept=True) < 500
+    # The user's own settings stay: here, to give everything back at once.
+    assert page_faults(kept=False, MALLOC_MMAP_THRESHOLD_="65536") > 10_000
