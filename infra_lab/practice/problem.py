@@ -78,6 +78,11 @@ class Problem:
     sources: tuple[str, ...]
 
     @property
+    def required_names(self) -> list[str]:
+        """The entry points that every solution must have."""
+        return [entry.name for entry in self.entry_points if not entry.is_follow_up]
+
+    @property
     def starter(self) -> Path:
         return self.folder / "starter.py"
 
@@ -174,7 +179,7 @@ def load_problem(folder: Path, solutions_root: Path) -> Problem:
     fields.finish()
     if not 1 <= problem.frequency <= 5:
         raise ProblemError(f"{path}: frequency must be 1 to 5, not {problem.frequency}")
-    if not any(not entry.is_follow_up for entry in problem.entry_points):
+    if not problem.required_names:
         raise ProblemError(f"{path}: at least one [[entry]] must not be a follow-up")
     return problem
 

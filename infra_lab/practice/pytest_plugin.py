@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 
+from infra_lab.practice import catalog
 from infra_lab.practice.failures import CallTimedOut, Failure, SolutionError, SolutionStopped
 from infra_lab.practice.kit import Solution, has_follow_up
-from infra_lab.practice.loading import load_solution
+from infra_lab.practice.loading import load_solution, missing_entry_point
 
 SOLUTION_VARIABLE = "INFRA_LAB_SOLUTION"
 
@@ -162,10 +163,15 @@ def solution(request: pytest.FixtureRequest) -> Solution:
     attempt = folder.parents[1] / "work" / folder.name / "solution.py"
     chosen = os.environ.get(SOLUTION_VARIABLE)
     path = Path(chosen) if chosen else attempt if attempt.exists() else folder / "starter.py"
+    problem = catalog.load(folder.name, folder.parents[1])
     try:
-        return Solution(load_solution(path))
+        module = load_solution(path)
     except SolutionStopped as stopped:
         pytest.fail(explain(stopped.failure), pytrace=False)
+    failure = missing_entry_point(module, problem.required_names)
+    if failure is not None:
+        pytest.fail(explain(failure), pytrace=False)
+    return Solution(module)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -71,7 +71,7 @@ class Sandbox:
         job = {
             "file": str(file.resolve()),
             "grader": str(problem.grader.resolve()),
-            "entry_points": [e.name for e in problem.entry_points if not e.is_follow_up],
+            "entry_points": problem.required_names,
             "requires": list(problem.requires),
             "tests": None if tests is None else list(tests),
             "seed": seed,
