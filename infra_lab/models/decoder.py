@@ -160,13 +160,28 @@ class DecoderForCausalLM:
     ) -> torch.Tensor:
         """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden], or
         its rows `wanted`, int64 [n], only: the last layer need not finish the others."""
-        x, delta = self.embed(token_ids), None
-        rotation = self.rotary.tables(positions)
+        x, rotation = self.embed(token_ids), self.rotary.tables(positions)
+        x, delta = self.run_layers(x, rotation, backend, caches, plan, wanted)
+        return x.add_(delta)
+
+    def run_layers(
+        self,
+        x: torch.Tensor,
+        rotation: Rotation,
+        backend: AttentionBackend[Any],
+        caches: Sequence[LayerKVCache],
+        plan: object,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The embedded tokens x [num_tokens, hidden], which change in place -> the residual
+        stream without what the last layer adds, and that."""
+        delta = None
         last = self.layers[-1]
         for layer, cache in zip(self.layers, caches, strict=True):
             rows = wanted if layer is last else None
             x, delta = layer(x, delta, rotation, backend, cache, plan, rows)
-        return x if delta is None else x.add_(delta)
+        assert delta is not None
+        return x, delta
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Residual stream rows [n, hidden] -> fp32 logits [n, vocab]."""

@@ -1,8 +1,7 @@
 /* The small operations between the products, each in one pass over its rows. At one row a
  * layer's handful of torch operations would cost more to start than to do. */
-#include <stdint.h>
-
 #include "exp.h"
+#include "kernels.h"
 
 #define WORTH_SHARING 16384 /* numbers from which a second thread pays for being woken */
 

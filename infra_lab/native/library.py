@@ -25,8 +25,8 @@ from infra_lab.paths import default_cache_dir
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-SOURCES = tuple(FOLDER / name for name in ("elementwise.c", "linear.c", "paged_attention.c"))
-HEADERS = tuple(FOLDER / name for name in ("exp.h", "tile.h", "vector.h"))
+SOURCES = tuple(sorted(FOLDER.glob("*.c")))
+HEADERS = tuple(sorted(FOLDER.glob("*.h")))
 # Sums may be reordered, as vector code must; -ffast-math as a whole is avoided because it changes
 # how the entire process treats denormals.
 FLAGS = (
@@ -105,6 +105,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.rotate.restype = None
     library.paged_attention.argtypes = (pointer, ctypes.c_int)
     library.paged_attention.restype = None
+    library.replay.argtypes = (pointer, size, ctypes.c_int)
+    library.replay.restype = None
     library.paged_attention_tokens.argtypes = (size, size)
     library.paged_attention_tokens.restype = size
     library.paged_attention_scratch.argtypes = (size, size, size)

@@ -5,6 +5,7 @@
  * so while a panel is multiplied the next one is fetched, and they overlap. Answers "how is a
  * GEMM made fast?" (Goto and van de Geijn 2008, whose blocking this is).
  */
+#include "kernels.h"
 #include "tile.h"
 
 #define DEPTH 288      /* rows of a panel at a time: DEPTH x WIDTH floats stay in L1 */

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from infra_lab.native.library import load_library
+from infra_lab.native.recording import Kernel, record
 
 
 def pack_weight(
@@ -36,17 +37,11 @@ def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Te
     stride = out_features + (16 if is_padded else 0)
     y = torch.empty(rows, stride)
     scratch = torch.empty(x.numel()) if rows > 1 else None
-    load_library().linear(
-        x.data_ptr(),
-        packed.data_ptr(),
-        y.data_ptr(),
-        0 if scratch is None else scratch.data_ptr(),
-        rows,
-        out_features,
-        in_features,
-        stride,
-        torch.get_num_threads(),
-    )
+    scratch_pointer = 0 if scratch is None else scratch.data_ptr()
+    pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scratch_pointer)
+    sizes = (rows, out_features, in_features, stride)
+    load_library().linear(*pointers, *sizes, torch.get_num_threads())
+    record(Kernel.LINEAR, pointers, sizes, (x, packed, y, scratch))
     return y[:, :out_features] if is_padded else y
 
 
@@ -55,17 +50,11 @@ def rms_norm(
 ) -> torch.Tensor:
     """x: fp32 [m, n], contiguous; x += delta (each row contiguous), if given, then normalised."""
     out = torch.empty_like(x)
-    load_library().rms_norm(
-        x.data_ptr(),
-        0 if delta is None else delta.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        x.shape[0],
-        x.shape[1],
-        0 if delta is None else delta.stride(0),
-        eps,
-        torch.get_num_threads(),
-    )
+    delta_pointer, delta_stride = (0, 0) if delta is None else (delta.data_ptr(), delta.stride(0))
+    pointers = (x.data_ptr(), delta_pointer, weight.data_ptr(), out.data_ptr())
+    sizes = (*x.shape, delta_stride)
+    load_library().rms_norm(*pointers, *sizes, eps, torch.get_num_threads())
+    record(Kernel.RMS_NORM, pointers, sizes, (x, delta, weight, out), eps)
     return out
 
 
@@ -73,14 +62,9 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """gate_up: fp32 [m, 2 n], each row contiguous -> silu(gate) * up, [m, n]."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, size)
-    load_library().silu_and_mul(
-        gate_up.data_ptr(),
-        out.data_ptr(),
-        rows,
-        size,
-        gate_up.stride(0),
-        torch.get_num_threads(),
-    )
+    pointers, sizes = (gate_up.data_ptr(), out.data_ptr()), (rows, size, gate_up.stride(0))
+    load_library().silu_and_mul(*pointers, *sizes, torch.get_num_threads())
+    record(Kernel.SILU_AND_MUL, pointers, sizes, (gate_up, out))
     return out
 
 
@@ -88,16 +72,10 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> Non
     """x: fp32 [m, heads, head_dim], each row contiguous, rotated in place; cos, signed_sin:
     [m, 1, head_dim], contiguous."""
     rows, heads, head_dim = x.shape
-    load_library().rotate(
-        x.data_ptr(),
-        cos.data_ptr(),
-        signed_sin.data_ptr(),
-        rows,
-        heads,
-        head_dim // 2,
-        x.stride(0),
-        torch.get_num_threads(),
-    )
+    pointers = (x.data_ptr(), cos.data_ptr(), signed_sin.data_ptr())
+    sizes = (rows, heads, head_dim // 2, x.stride(0))
+    load_library().rotate(*pointers, *sizes, torch.get_num_threads())
+    record(Kernel.ROTATE, pointers, sizes, (x, cos, signed_sin))
 
 
 class _Step(ctypes.Structure):
@@ -190,6 +168,15 @@ class PagedAttentionStep:
         step.query_stride = query.stride(0)
         step.key_value_stride = key_value.stride(0)
         load_library().paged_attention(self._pointer, self._num_threads)
+        tensors = (query, key_value, cache, out)
+        pointers = (ctypes.addressof(step), *(tensor.data_ptr() for tensor in tensors))
+        sizes = (step.query_stride, step.key_value_stride)
+        record(Kernel.PAGED_ATTENTION, pointers, sizes, (self, *tensors))
+
+    def become(self, other: PagedAttentionStep) -> None:
+        """Takes another step's place: what was recorded of this one will attend for that one."""
+        ctypes.pointer(self._step)[0] = other._step
+        self._kept_alive = other._kept_alive
 
 
 def attention_tokens_per_task(num_heads: int, num_kv_heads: int) -> int:

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "exp.h"
+#include "kernels.h"
 #include "tile.h"
 
 #define KEYS 64        /* keys of a tile; all tiles begin at multiples of it */
@@ -20,24 +21,6 @@
 #define LOWEST -1e30f  /* below any score, and finite: differences with it are no NaN */
 #define MIN_VALUE(a, b) ((a) < (b) ? (a) : (b))
 #define MAX_VALUE(a, b) ((a) > (b) ? (a) : (b))
-
-typedef struct {
-    const float *query;             /* [num_tokens, num_heads, head_dim], rows query_stride apart */
-    const float *key_value;         /* [num_tokens, 2, num_kv_heads, head_dim], likewise */
-    float *cache;                   /* [num_blocks, block_size, 2, num_kv_heads, head_dim] */
-    float *out;                     /* [num_tokens, num_heads, head_dim] */
-    float *scratch;                 /* paged_attention_scratch() floats for each thread */
-    const int64_t *slot_mapping;    /* [num_tokens] */
-    const int64_t *query_start_loc; /* [n + 1] */
-    const int64_t *seq_lens;        /* [n], this step's tokens included */
-    const int64_t *block_tables;    /* [n, max_blocks] */
-    const int64_t *tasks;           /* [num_tasks, 5]: request, first and end KV head, first and
-                                       end token of the request's in this step */
-    int64_t query_stride, key_value_stride, max_blocks, num_tokens, num_tasks;
-    int64_t num_heads, num_kv_heads, head_dim, block_size;
-    int64_t window;                 /* most tokens seen; 0: all */
-    float scale;
-} Step;
 
 typedef struct {
     int64_t request, first_head, end_head, first_token, end_token;

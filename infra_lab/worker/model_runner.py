@@ -13,12 +13,14 @@ import numpy as np
 import torch
 
 from infra_lab.attention.backend import AttentionBackend
+from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.models.decoder import DecoderForCausalLM
 from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import sample, token_logprobs
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings, TokenLogprobs
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
 from infra_lab.worker.kv_cache import allocate_kv_cache
+from infra_lab.worker.replayed_layers import ReplayedLayers
 
 # Rows of logits held at once for prompt log-probabilities: a row is vocab_size floats.
 PROMPT_LOGPROB_ROWS = 64
@@ -43,6 +45,11 @@ class ModelRunner:
         )
         self.timings = StepTimings()
         self._states: dict[str, SamplingState] = {}
+        self._replayed = (
+            ReplayedLayers(model, backend, self.caches)
+            if isinstance(backend, NativeAttentionBackend)
+            else None
+        )
 
     @torch.inference_mode()
     def execute(self, scheduler_output: SchedulerOutput) -> ModelOutput:
@@ -59,14 +66,12 @@ class ModelRunner:
         prepared = time.perf_counter()
         wanted = batch.wanted_rows
         all_wanted = len(wanted) == len(batch.token_ids)
-        hidden = self.model.forward(
-            self._to_device(batch.token_ids),
-            self._to_device(batch.positions),
-            self.backend,
-            self.caches,
-            plan,
-            None if all_wanted else self._to_device(wanted),
-        )
+        token_ids, positions = self._to_device(batch.token_ids), self._to_device(batch.positions)
+        if all_wanted and self._replayed and self._replayed.can_serve(len(token_ids)):
+            hidden = self._replayed.forward(token_ids, positions, plan)
+        else:
+            rows = None if all_wanted else self._to_device(wanted)
+            hidden = self.model.forward(token_ids, positions, self.backend, self.caches, plan, rows)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
         samplers = [item.request_id for item in scheduler_output.scheduled if item.samples]
         logits = None
