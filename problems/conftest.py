@@ -4,4 +4,7 @@ from infra_lab.practice.pytest_plugin import (  # noqa: F401
     pytest_runtest_call,
     pytest_runtest_makereport,
     solution,
+    use_profile,
 )
+
+use_profile(derandomize=True)

@@ -414,6 +414,22 @@ def test_batch(solution: Solution, batch: tuple[np.ndarray, ...]) -> None:
 
 @follow_up("sample_batch")
 @states(
+    "follow-up: ties are broken by id in a large vocabulary too",
+    "进阶：词表很大时，并列者同样按 id 先后取舍",
+)
+@pytest.mark.parametrize("size", [40, 1000])
+def test_batch_many_ties(solution: Solution, size: int) -> None:
+    logits = np.arange(size) % 3 / 2
+    law = exact_law(logits, 1.0, size // 2, 1.0)
+    draws = [law.draw((row + 0.37) / 30) for row in range(30)]
+    us = np.array([(row + 0.37) / 30 for row, (_, is_sure) in enumerate(draws) if is_sure])
+    rows, ones = np.tile(logits, (len(us), 1)), np.ones(len(us))
+    call = solution.call("sample_batch", rows, ones, np.full(len(us), size // 2), ones.copy(), us)
+    check_batch(call, [token for token, is_sure in draws if is_sure])
+
+
+@follow_up("sample_batch")
+@states(
     "follow-up: u close to 1 draws the last token that stayed",
     "进阶：u 接近 1 时采到留下的最后一个 token",
 )

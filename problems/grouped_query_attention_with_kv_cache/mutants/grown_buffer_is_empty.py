@@ -1,4 +1,4 @@
-# killed_by: test_growing_contents, test_growing_views — what was held is not copied over
+# killed_by: test_growing_contents — what was held is not copied over
 from __future__ import annotations
 
 import math

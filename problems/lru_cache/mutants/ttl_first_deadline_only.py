@@ -1,4 +1,4 @@
-# killed_by: test_renewal, test_any_times — an updated key keeps its place by put
+# killed_by: test_renewal — an updated key keeps its place by put
 from collections import OrderedDict
 
 

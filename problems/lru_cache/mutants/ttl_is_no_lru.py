@@ -1,4 +1,4 @@
-# killed_by: test_standing_clock, test_any_times — it evicts by put alone: get is no use
+# killed_by: test_standing_clock — it evicts by put alone: get is no use
 from collections import OrderedDict
 
 

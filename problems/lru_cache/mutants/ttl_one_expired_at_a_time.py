@@ -1,4 +1,4 @@
-# killed_by: test_expired_go_first, test_any_times — it drops one expired entry a call
+# killed_by: test_any_times — it drops one expired entry a call
 from collections import OrderedDict
 
 

@@ -1,4 +1,4 @@
-# killed_by: test_one_list, test_few_lists — negated values: the largest head comes first
+# killed_by: test_few_lists — negated values: the largest head comes first
 import heapq
 
 

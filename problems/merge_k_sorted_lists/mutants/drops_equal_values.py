@@ -1,4 +1,4 @@
-# killed_by: test_one_list, test_ties — a value that is there already is left out, as in a set
+# killed_by: test_ties — a value that is there already is left out, as in a set
 import heapq
 
 

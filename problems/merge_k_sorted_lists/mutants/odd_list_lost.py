@@ -1,4 +1,4 @@
-# killed_by: test_one_list, test_few_lists — a list without a partner is left out of the round
+# killed_by: test_few_lists — a list without a partner is left out of the round
 class ListNode:
     def __init__(self, val, next=None):  # noqa: A002
         self.val = val

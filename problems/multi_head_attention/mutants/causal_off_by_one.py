@@ -1,4 +1,4 @@
-# killed_by: test_one_token, test_causal — a query sees one position ahead
+# killed_by: test_causal — a query sees one position ahead
 from __future__ import annotations
 
 import numpy as np

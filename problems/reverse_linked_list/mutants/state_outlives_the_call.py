@@ -1,4 +1,4 @@
-# killed_by: test_one_node, test_two_nodes — a module variable keeps the list before
+# killed_by: test_few_nodes — a module variable keeps the list before
 class ListNode:
     def __init__(self, val, next=None):  # noqa: A002
         self.val = val

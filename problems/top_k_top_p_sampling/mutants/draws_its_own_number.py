@@ -1,4 +1,4 @@
-# killed_by: test_order_of_ids, test_u_of_zero — ignores u
+# killed_by: test_order_of_ids — ignores u
 import numpy as np
 
 
