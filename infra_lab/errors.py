@@ -9,6 +9,7 @@ class InfraLabError(Exception):
     """Base of all errors meant for a person to read."""
 
     exit_status = 1
+    label = "error: "  # before the message, where a command prints it
 
 
 class UsageError(InfraLabError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra_lab.cli.options import Command
 from infra_lab.cli.usage import explain_usage, is_usage_error
-from infra_lab.errors import UsageError
+from infra_lab.errors import InfraLabError, UsageError
 from infra_lab.practice.language import choose_language, speaker
 
 _SEPARATOR = "\x1f"  # between the two languages of a help text
@@ -39,6 +39,13 @@ class BilingualCommand(Command):
     """A command whose help is in the learner's language; its texts are made by `both`."""
 
     _language = "en"
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except InfraLabError as error:
+            error.label = speaker(self._language)(error.label, "错误：")
+            raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         self._language = _help_language(args)
@@ -72,11 +79,13 @@ class BilingualCommand(Command):
                 text = both(text, "显示这段帮助。")
             options.append((names, self._half(text)))
         for title, rows in (
-            (say("Arguments", "参数"), arguments),
-            (say("Options", "选项"), options),
+            (say("Arguments:", "参数："), arguments),
+            (say("Options:", "选项："), options),
         ):
             if rows:
-                with formatter.section(title):
+                formatter.write_paragraph()
+                formatter.write(f"{title}\n")
+                with formatter.indentation():
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

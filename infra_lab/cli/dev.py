@@ -92,7 +92,7 @@ def mutate(
     """Grade every small change of the reference solutions; exit 1 if one passes unexplained."""
     from infra_lab.practice import mutation
     from infra_lab.practice.catalog import load
-    from infra_lab.practice.mutation_record import all_mutants, digest_of
+    from infra_lab.practice.mutation_record import all_mutants
 
     problem = load(slug)
     approaches = () if approach is None else (approach,)
@@ -103,7 +103,7 @@ def mutate(
             step("" if fate.is_killed else f"alive: {fate.mutant.id}", True)
 
         report = mutation.mutate(problem, approaches, notify, workers, stop_at)
-    record = report.record(digest_of(problem))
+    record = report.record()
     if report.is_whole:
         record.save(problem)
     is_right = not (record.survivors or report.faults or report.needless)
@@ -166,7 +166,7 @@ def _next_after_check(report: CatalogReport, slug: str | None) -> str:
 
 
 def _mutation_json(report: MutationReport) -> dict[str, object]:
-    record = report.record("")
+    record = report.record()
     return {
         "slug": report.slug,
         "is_whole": report.is_whole,

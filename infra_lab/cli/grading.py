@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import typer
@@ -11,10 +12,11 @@ from infra_lab.cli.terminal import make_console
 from infra_lab.practice.grade import Grade, Verdict
 from infra_lab.practice.problem import Problem
 from infra_lab.practice.progress import ProblemProgress
-from infra_lab.practice.report import plain_report, report
+from infra_lab.practice.report import Line, report
 
 _STYLES = {"good": "green", "bad": "bold red", "dim": "dim", "title": "bold", "": ""}
-_RUNNABLE = (Verdict.SYNTAX_ERROR, Verdict.IMPORT_FAILED, Verdict.EXITED, Verdict.UNSOLVED)
+# What such a grade shows is no call, or one that would end the learner's interpreter.
+_NOT_TO_BE_TRIED = (Verdict.SYNTAX_ERROR, Verdict.EXITED)
 
 
 def grade_file(desk: Desk, problem: Problem, file: Path, seed: int) -> Grade:
@@ -28,19 +30,18 @@ def grade_file(desk: Desk, problem: Problem, file: Path, seed: int) -> Grade:
 
 def record(desk: Desk, grade: Grade, seed: int) -> ProblemProgress:
     """Adds the grade to the learner's history, and returns that of the problem."""
-    with desk.store.change() as progress:
-        progress.record(grade, seed)
-    return progress.of(grade.slug)
+    return desk.note(lambda progress: progress.record(grade, seed)).of(grade.slug)
 
 
 def print_report(desk: Desk, grade: Grade, file: Path) -> None:
     """In colours in a terminal, plain when piped."""
-    if not is_terminal():
-        typer.echo(plain_report(grade, desk.language, shown_path(file)), nl=False)
+    lines = report(grade, desk.language, shown_path(file))
+    if is_terminal():
+        _print_coloured(lines)
     else:
-        _print_coloured(desk, grade, file)
-    failure = grade.first_failure
-    if failure is not None and failure.call and grade.verdict not in _RUNNABLE:
+        typer.echo("\n".join(line.text for line in lines))
+    code = "\n".join(line.text for line in lines if line.style == "code")
+    if _can_be_run(code) and grade.verdict not in _NOT_TO_BE_TRIED:
         typer.echo()
         desk.say_line(
             f"To try the call: python -i {quoted(file)}, then paste it.",
@@ -48,13 +49,23 @@ def print_report(desk: Desk, grade: Grade, file: Path) -> None:
         )
 
 
-def _print_coloured(desk: Desk, grade: Grade, file: Path) -> None:
+def _can_be_run(code: str) -> bool:
+    """Whether it is Python with nothing left out."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    is_whole = not any(isinstance(node, ast.Constant) and node.value is ... for node in nodes)
+    return bool(code) and is_whole
+
+
+def _print_coloured(lines: list[Line]) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 
     console = make_console()
     python = Syntax("", "python", theme="ansi_dark", background_color="default")
-    for line in report(grade, desk.language, shown_path(file)):
+    for line in lines:
         if line.style == "code":
             text = python.highlight(line.text)
             text.rstrip()

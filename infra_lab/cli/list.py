@@ -84,7 +84,12 @@ def list_problems(
     solved = sum(done.of(one.slug).is_solved for one in shown)
     typer.echo()
     desk.say_line(f"{solved} of {len(shown)} solved", f"已解出 {solved}/{len(shown)}")
-    desk.next_step("infra-lab next", "picks one for you, and says why", "替你挑一道，并说明理由")
+    if all(done.of(one.slug).is_solved for one in problems):
+        desk.next_step("infra-lab status", "shows what you did", "看看你的成绩")
+    else:
+        desk.next_step(
+            "infra-lab next", "picks one for you, and says why", "替你挑一道，并说明理由"
+        )
 
 
 def _print_table(desk: Desk, problems: Sequence[Problem], done: Progress) -> None:

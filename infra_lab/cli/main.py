@@ -135,7 +135,7 @@ def _prepare_streams() -> None:
 
 def _explain(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, InfraLabError):
-        print_error(str(error))
+        print_error(str(error), error.label)
         return error.exit_status
     if is_usage_error(error):
         print_error(explain_usage(error, arguments))

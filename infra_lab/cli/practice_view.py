@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,13 @@ from infra_lab.errors import UsageError
 from infra_lab.practice import catalog
 from infra_lab.practice.language import LANGUAGE_VARIABLE, Say, choose_language, speaker
 from infra_lab.practice.problem import LANGUAGES, Problem, ProblemError
-from infra_lab.practice.progress import ProblemProgress
-from infra_lab.practice.progress_store import PROGRESS_VARIABLE, ProgressStore, default_path
+from infra_lab.practice.progress import ProblemProgress, Progress
+from infra_lab.practice.progress_store import (
+    PROGRESS_VARIABLE,
+    ProgressError,
+    ProgressStore,
+    default_path,
+)
 from infra_lab.practice.workspace import Workspace
 
 Slug = Annotated[
@@ -88,7 +93,7 @@ class Desk:
             language,
             say,
             Workspace.default(),
-            ProgressStore(progress or default_path(), on_damage),
+            ProgressStore(progress or default_path(), on_damage, say),
         )
 
     def problem(self, name: str) -> Problem:
@@ -127,6 +132,17 @@ class Desk:
                     f"题目 {slug} 的文件夹已损坏，已跳过：{error}",
                 )
         return sorted(found, key=lambda one: (one.number, one.slug))
+
+    def note(self, change: Callable[[Progress], None]) -> Progress:
+        """Records what has been done already. Where that cannot be written, a warning says so:
+        what was done stays done."""
+        history = Progress()
+        try:
+            with self.store.change() as history:
+                change(history)
+        except ProgressError as error:
+            warn(self.say, f"this was not recorded: {error}", f"这一次没有记录下来：{error}")
+        return history
 
     def refusal(self, en: str, zh: str) -> UsageError:
         return UsageError(self.say(en, zh))

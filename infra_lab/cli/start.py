@@ -8,7 +8,7 @@ from infra_lab.cli.bilingual import BilingualCommand, both, example
 from infra_lab.cli.options import new_app
 from infra_lab.cli.practice_view import Desk, Lang, ProgressFile, Slug, shown_path
 from infra_lab.practice.problem import STATEMENTS
-from infra_lab.practice.progress import now
+from infra_lab.practice.progress import Progress, now
 
 app = new_app()
 
@@ -26,10 +26,9 @@ def start(slug: Slug, lang: Lang = None, progress: ProgressFile = None) -> None:
     """Begin a problem."""
     desk = Desk.open(lang, progress)
     problem = desk.problem(slug)
+    desk.store.read()  # whatever is wrong with the progress file is said before anything is done
     is_new = desk.workspace.start(problem)
-    with desk.store.change() as history:
-        mine = history.touch(problem.slug)
-        mine.started = mine.started or now()
+    desk.note(lambda history: _begin(history, problem.slug))
     statement = problem.folder / STATEMENTS[desk.language]
     attempt = desk.workspace.attempt(problem.slug)
     typer.echo(f"{problem.number}. {problem.title[desk.language]}")
@@ -50,3 +49,8 @@ def start(slug: Slug, lang: Lang = None, progress: ProgressFile = None) -> None:
         f"once you have written something; `infra-lab watch {problem.slug}` grades on every save",
         f"写好之后评测；`infra-lab watch {problem.slug}` 会在每次保存时评测",
     )
+
+
+def _begin(history: Progress, slug: str) -> None:
+    mine = history.touch(slug)
+    mine.started = mine.started or now()

@@ -40,7 +40,17 @@ def status(json: PracticeJson = False, lang: Lang = None, progress: ProgressFile
         return
     _print_tables(desk, problems, done)
     _print_sums(desk, problems, done)
-    desk.next_step("infra-lab next", "picks the next problem", "挑出下一道题")
+    if not problems:
+        desk.next_step("infra-lab doctor", "checks the installation", "检查安装")
+    elif all(done.of(one.slug).is_solved for one in problems):
+        desk.say_line("All of them are solved. Well done.", "全部解出了，干得漂亮。")
+        desk.next_step(
+            "infra-lab list",
+            "choose one to do again: `infra-lab reset SLUG` puts its starter back",
+            "挑一道重做：`infra-lab reset SLUG` 会放回 starter",
+        )
+    else:
+        desk.next_step("infra-lab next", "picks the next problem", "挑出下一道题")
 
 
 def _counts(problems: Sequence[Problem], done: Progress) -> dict[str, int]:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from infra_lab.errors import InfraLabError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -49,9 +51,9 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def print_error(message: str) -> None:
+def print_error(message: str, label: str = InfraLabError.label) -> None:
     """`error: message` on stderr, in red where somebody may see it."""
-    line = f"error: {message}"
+    line = f"{label}{message}"
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         line = f"\033[31m{line}\033[0m"
     with suppress(OSError):  # who closed stderr wants no messages

@@ -65,12 +65,18 @@ def watch(
             f"这里收不到文件事件（{why}）：改为每秒检查文件两次",
         )
 
+    def on_gone() -> None:
+        desk.say_line(
+            f"{shown_path(attempt)} is gone: waiting until it is there again",
+            f"{shown_path(attempt)} 不见了：等它重新出现",
+        )
+
     desk.say_line(
         f"watching {shown_path(attempt)}: save it to grade, Ctrl-C to end",
         f"正在监视 {shown_path(attempt)}：保存即评测，Ctrl-C 结束",
     )
     try:
-        for _ in contents_on_save(attempt, poll, on_polling):
+        for _ in contents_on_save(attempt, poll, on_polling, on_gone):
             _grade(desk, problem)
     except KeyboardInterrupt:
         typer.echo()

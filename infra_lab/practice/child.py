@@ -181,6 +181,8 @@ def run_job(job: dict[str, Any], emit: Emit, watchdog: Watchdog) -> None:
     watchdog.watch(None)
     release_memory_limit()
     surroundings.restore()
+    with suppress(OSError):
+        os.write(2, job["end_of_output"].encode())  # what was printed comes by a pipe of its own
     emit("finished", is_clean=is_intact and surroundings.are_clean())
 
 
@@ -210,6 +212,7 @@ def _run_grader(job: dict[str, Any], solution: Solution, emit: Emit) -> None:
             *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "_hypothesis_pytestplugin"),
             # What a solution's generators and threads leave behind is no fault of the grader's.
             *("-p", "no:unraisableexception", "-p", "no:threadexception"),
+            *("-p", "no:faulthandler"),  # whose frames would be ours, in the solution's output
             *("-o", "python_files=grader.py"),
             f"--hypothesis-seed={job['seed']}",
         ],

@@ -158,6 +158,7 @@ def _message(failure: Failure) -> str:
             ("got", failure.got),
             ("expected", failure.expected),
             ("note", failure.note),
+            ("line", "" if failure.line is None else str(failure.line)),
         )
         if text
     ]

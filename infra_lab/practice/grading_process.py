@@ -18,6 +18,7 @@ from typing import IO, Any
 import psutil
 
 OUTPUT_KEPT = 8 << 10  # characters of a solution's output that a grade keeps, at either end
+MARK_WAIT_S = 1.0  # for what was printed to come through its pipe
 MARK = "INFRA_LAB_GRADING"  # in the environment of whatever a grading process starts
 
 
@@ -128,19 +129,27 @@ class Output:
         self.size = 0
         self._head = b""
         self._tail = b""
+        self._more = threading.Condition()
 
     def read(self, stream: IO[bytes]) -> None:
         with suppress(OSError, ValueError):
             while chunk := os.read(stream.fileno(), 1 << 16):
-                self.size += len(chunk)
-                missing = OUTPUT_KEPT - len(self._head)
-                self._head += chunk[:missing]
-                self._tail = (self._tail + chunk[max(missing, 0) :])[-OUTPUT_KEPT:]
+                with self._more:
+                    self.size += len(chunk)
+                    missing = OUTPUT_KEPT - len(self._head)
+                    self._head += chunk[:missing]
+                    self._tail = (self._tail + chunk[max(missing, 0) :])[-OUTPUT_KEPT:]
+                    self._more.notify_all()
 
-    def take(self) -> str:
-        """The text so far, which is then forgotten."""
-        left_out = self.size - len(self._head) - len(self._tail)
-        middle = f"\n... {left_out:,} bytes left out ...\n".encode() if left_out > 0 else b""
-        text = (self._head + middle + self._tail).decode("utf-8", "replace")
-        self.size, self._head, self._tail = 0, b"", b""
-        return text
+    def take(self, until: str = "") -> str:
+        """The text so far, which is then forgotten: as far as the mark `until`, if it is given
+        and comes in time, which is left out."""
+        mark = until.encode()
+        with self._more:
+            self._more.wait_for(lambda: mark in self._head + self._tail, MARK_WAIT_S)
+            left_out = self.size - len(self._head) - len(self._tail)
+            head, tail = self._head, self._tail
+            self.size, self._head, self._tail = 0, b"", b""
+        if left_out > 0:
+            head += f"\n... {left_out:,} bytes left out ...\n".encode()
+        return (head + tail).replace(mark, b"", 1 if mark else 0).decode("utf-8", "replace")

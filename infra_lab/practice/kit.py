@@ -14,8 +14,10 @@ not the grader's. Answers "how do you grade code fairly?".
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +45,7 @@ __all__ = [
     "states",
 ]
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LONGEST_HISTORY = 40  # calls of one instance that a failure shows
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -352,16 +355,27 @@ class Call:
 
 
 def has_follow_up(module: ModuleType, name: str) -> bool:
-    """Whether the solution attempts it: it is there, and more than a docstring and a raise of
-    NotImplementedError."""
+    """Whether the solution attempts it: it is there, and some function of it is more than a
+    docstring and a raise of NotImplementedError."""
     entry = getattr(module, name, None)
     if entry is None:
         return False
     try:
-        source = inspect.getsource(entry)
-    except (OSError, TypeError):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(entry)))
+    except (OSError, TypeError, SyntaxError):
         return True
-    return "raise NotImplementedError" not in source
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    return not functions or not all(map(_is_stub, functions))
+
+
+def _is_stub(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    body = function.body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    if len(body) != 1 or not isinstance(body[0], ast.Raise) or body[0].exc is None:
+        return False
+    raised = body[0].exc.func if isinstance(body[0].exc, ast.Call) else body[0].exc
+    return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from infra_lab.practice.failures import CallTimedOut, Failure, SolutionStopped
 from infra_lab.practice.memory import release_memory_limit
 
 MODULE_NAME = "solution"
+_MISSING = object()
 
 
 def load_solution(path: Path) -> ModuleType:
@@ -71,8 +72,15 @@ def missing_entry_point(module: ModuleType, names: Sequence[str]) -> Failure | N
         if inspect.isroutine(value) or inspect.isclass(value)
     ]
     for name in names:
-        if callable(getattr(module, name, None)):
+        value = vars(module).get(name, _MISSING)
+        if callable(value):
             continue
+        if value is not _MISSING:
+            kind = type(value).__name__
+            article = "an" if kind[0] in "aeiouAEIOU" else "a"
+            found = f"{name} is {article} {kind}, not a function or class"
+            wanted = f"a function or class named {name}"
+            return Failure("missing_entry_point", "", found, wanted)
         close = difflib.get_close_matches(name, defined, n=1, cutoff=0.5)
         found = f"{close[0]} is there" if close else f"defined are: {', '.join(defined) or 'none'}"
         return Failure("missing_entry_point", "", found, f"{name}, by exactly this name")

@@ -1,14 +1,11 @@
 """Grades the graders once more: by every small change of every reference solution's syntax tree.
 
-    python -m infra_lab.practice.mutation ring_walk
-
 A mutant that passes shows a property the grader does not test, or is right after all and is
 recorded with the reason in `equivalent.toml`.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -57,11 +54,13 @@ class MutationReport:
     """What became of all of them.
 
     Attributes:
+        digest: of the files that decided it, as they were before the first mutant was graded.
         is_whole: every mutant of every approach was graded.
         needless: ids in equivalent.toml of mutants that were killed.
     """
 
     slug: str
+    digest: str
     fates: list[Fate]
     equivalent: dict[str, str]
     is_whole: bool
@@ -80,7 +79,7 @@ class MutationReport:
         killed = {fate.mutant.id for fate in self.fates if fate.is_killed}
         return [one for one in self.equivalent if one in killed]
 
-    def record(self, digest: str) -> MutationRecord:
+    def record(self) -> MutationRecord:
         survivors = {mutant.id for mutant in self.survivors}
         killed = sum(fate.is_killed for fate in self.fates)
         rules: dict[str, list[int]] = {}
@@ -89,7 +88,7 @@ class MutationReport:
             count[0] += fate.mutant.id not in survivors
             count[1] += 1
         return MutationRecord(
-            digest=digest,
+            digest=self.digest,
             total=len(self.fates),
             killed=killed,
             equivalent=len(self.fates) - killed - len(survivors),
@@ -113,10 +112,11 @@ def mutate(
 
     Raises ProblemError where an approach does not itself pass: then nothing can be learned.
     """
+    digest = digest_of(problem)
     mutants = all_mutants(problem, approaches)
     equivalent = load_equivalent(problem)
     _check_approaches(problem, {mutant.approach for mutant in mutants})
-    report = MutationReport(problem.slug, [], equivalent, is_whole=not approaches)
+    report = MutationReport(problem.slug, digest, [], equivalent, is_whole=not approaches)
     stop = threading.Event()
     fates: dict[str, Fate] = {}
     with tempfile.TemporaryDirectory(prefix="infra-lab-") as folder:
@@ -161,6 +161,9 @@ def mutate(
     report.faults = [
         f"{fate.mutant.id}: the grader broke: {fate.fault}" for fate in report.fates if fate.fault
     ]
+    if digest_of(problem) != digest:
+        report.is_whole = False
+        report.faults.append("its files changed meanwhile: nobody knows what was graded")
     return report
 
 
@@ -205,38 +208,6 @@ def _check_approaches(problem: Problem, stems: set[str]) -> None:
                 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """For a shell without `infra-lab`: python -m infra_lab.practice.mutation SLUG."""
-    import argparse
-
-    from infra_lab.errors import InfraLabError
-    from infra_lab.practice.catalog import load
-
-    parser = argparse.ArgumentParser(prog="python -m infra_lab.practice.mutation")
-    parser.add_argument("slug")
-    parser.add_argument("--approach", action="append", default=[], metavar="STEM")
-    parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--stop-at", type=int, default=None, metavar="SURVIVORS")
-    options = parser.parse_args(arguments)
-    try:
-        problem = load(options.slug)
-        report = mutate(problem, options.approach, _print_fate, options.workers, options.stop_at)
-    except InfraLabError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_status
-    if report.is_whole:
-        report.record(digest_of(problem)).save(problem)
-    print("\n".join(describe(report)))
-    return 1 if report.survivors or report.faults or report.needless else 0
-
-
-def _print_fate(fate: Fate, done: int, total: int) -> None:
-    if not fate.is_killed:
-        sys.stderr.write(f"{done}/{total} alive: {fate.mutant.id}\n")
-    elif done % 50 == 0 or done == total:
-        sys.stderr.write(f"{done}/{total}\n")
-
-
 def describe(report: MutationReport) -> list[str]:
     """The report as lines of text: survivors with their diffs, then the sums."""
     lines = []
@@ -254,14 +225,10 @@ def describe(report: MutationReport) -> list[str]:
     lines += report.faults
     verdicts = Counter(str(fate.verdict) for fate in report.fates if fate.is_killed)
     kinds = ", ".join(f"{count} {name}" for name, count in verdicts.most_common())
-    record = report.record("")
+    record = report.record()
     lines.append(
         f"{report.slug}: {record.total} mutants, {record.killed} killed ({kinds}), "
         f"{record.equivalent} equivalent, {len(record.survivors)} survive"
         + ("" if report.is_whole else " (not all were graded: nothing is recorded)")
     )
     return lines
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from infra_lab.errors import UsageError
 from infra_lab.practice.mutation_rules import RULES_VERSION, Mutant, mutants_of
 from infra_lab.practice.problem import Problem, ProblemError
 
@@ -101,11 +102,12 @@ def digest_of(problem: Problem) -> str:
 
 
 def all_mutants(problem: Problem, approaches: Sequence[str] = ()) -> list[Mutant]:
-    """Of every approach, or of those whose stems are named. Raises ProblemError."""
+    """Of every approach, or of those whose stems are named. Raises UsageError for a stem that is
+    none, ProblemError for an approach that cannot be read."""
     paths = [path for path in problem.approaches() if not approaches or path.stem in approaches]
     if unknown := sorted(set(approaches) - {path.stem for path in paths}):
         known = ", ".join(path.stem for path in problem.approaches())
-        raise ProblemError(f"{problem.slug} has no approach {unknown[0]!r}: there are {known}")
+        raise UsageError(f"{problem.slug} has no approach {unknown[0]!r}: there are {known}")
     try:
         return [mutant for path in paths for mutant in mutants_of(path)]
     except (OSError, SyntaxError) as error:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,6 +31,7 @@ class Attempt:
         hints: revealed before it.
         elapsed_s: that grading took.
         follow_ups: those solved.
+        extra: fields of a later release, kept as they are.
     """
 
     time: str
@@ -40,6 +41,7 @@ class Attempt:
     hints: int = 0
     elapsed_s: float = 0.0
     follow_ups: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -127,6 +129,8 @@ def now() -> str:
 
 # ---- JSON ----
 
+ATTEMPT_FIELDS = [one.name for one in fields(Attempt) if one.name != "extra"]
+
 
 def as_table(progress: Progress) -> dict[str, Any]:
     problems = {
@@ -144,8 +148,8 @@ def as_table(progress: Progress) -> dict[str, Any]:
 
 
 def _attempt_table(attempt: Attempt) -> dict[str, Any]:
-    table = {one.name: getattr(attempt, one.name) for one in fields(attempt)}
-    return table | {"follow_ups": list(attempt.follow_ups)}
+    table = {name: getattr(attempt, name) for name in ATTEMPT_FIELDS}
+    return table | {"follow_ups": list(attempt.follow_ups)} | attempt.extra
 
 
 def parse(table: dict[str, Any]) -> Progress:
@@ -186,10 +190,13 @@ def _parse_problem(table: Any) -> ProblemProgress:
 
 
 def _parse_attempt(table: Any) -> Attempt:
-    known = {one.name for one in fields(Attempt)}
+    if not isinstance(table, dict):
+        raise DamagedError("an attempt is no object")
+    known = {key: table[key] for key in ATTEMPT_FIELDS if key in table}
+    extra = {key: value for key, value in table.items() if key not in known}
     try:
-        attempt = Attempt(**{key: value for key, value in table.items() if key in known})
-    except (AttributeError, TypeError) as error:
+        attempt = Attempt(**known, extra=extra)
+    except TypeError as error:
         raise DamagedError(str(error)) from None
     are_right = (
         isinstance(attempt.time, str),
@@ -203,14 +210,8 @@ def _parse_attempt(table: Any) -> Attempt:
     )
     if not all(are_right):
         raise DamagedError("an attempt's field is of the wrong type")
-    return Attempt(
-        attempt.time,
-        attempt.verdict,
-        attempt.solved,
-        attempt.seed,
-        attempt.hints,
-        float(attempt.elapsed_s),
-        tuple(attempt.follow_ups),
+    return replace(
+        attempt, elapsed_s=float(attempt.elapsed_s), follow_ups=tuple(attempt.follow_ups)
     )
 
 

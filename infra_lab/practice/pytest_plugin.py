@@ -22,11 +22,13 @@ from infra_lab.practice.loading import load_solution, missing_entry_point
 SOLUTION_VARIABLE = "INFRA_LAB_SOLUTION"
 
 
-def use_profile(examples: int = 100) -> None:
-    """Settings for graders: reproducible, no database, no clock."""
+def use_profile(examples: int = 100, derandomize: bool = False) -> None:
+    """Settings for graders: reproducible, no database, no clock. To be called before a grader is
+    loaded: `given` takes the settings of that moment."""
     settings.register_profile(
         "grade",
         max_examples=examples,
+        derandomize=derandomize,
         deadline=None,
         database=None,
         print_blob=False,
@@ -158,7 +160,6 @@ def _attribute(item: pytest.Item, name: str) -> Any:
 @pytest.fixture(scope="module")
 def solution(request: pytest.FixtureRequest) -> Solution:
     """The file that $INFRA_LAB_SOLUTION names, else work/<slug>/solution.py, else the starter."""
-    use_profile()
     folder = Path(str(request.path)).parent
     attempt = folder.parents[1] / "work" / folder.name / "solution.py"
     chosen = os.environ.get(SOLUTION_VARIABLE)
@@ -166,11 +167,15 @@ def solution(request: pytest.FixtureRequest) -> Solution:
     problem = catalog.load(folder.name, folder.parents[1])
     try:
         module = load_solution(path)
+        failure = missing_entry_point(module, problem.required_names)
     except SolutionStopped as stopped:
-        pytest.fail(explain(stopped.failure), pytrace=False)
-    failure = missing_entry_point(module, problem.required_names)
+        failure = stopped.failure
     if failure is not None:
-        pytest.fail(explain(failure), pytrace=False)
+        # Once is enough: every other test would say the same.
+        pytest.exit(f"{path} cannot be graded: {explain(failure)}", returncode=1)
+    if path.name == "starter.py":
+        text = f"this is the starter: `infra-lab start {folder.name}` makes a file to write in"
+        request.node.warn(pytest.PytestWarning(text))
     return Solution(module)
 
 

@@ -124,8 +124,8 @@ def _verdict(grade: Grade, say: Say) -> Iterator[Line]:
     yield Line(f"{mark} {grade.slug}{say(': ', '：')}{say(*headline)}{where}{spent}", style)
     if text := say(*advice):
         yield Line(text)
-    if grade.is_solved and grade.verdict is not Verdict.PASSED:
-        names = [name for name, state in grade.follow_ups().items() if state != "solved"]
+    names = [name for name, state in grade.follow_ups().items() if state == "failed"]
+    if grade.is_solved and names:
         failed = say(", ", "、").join(names)
         yield Line(
             say(
@@ -283,11 +283,18 @@ def _printed(output: str, say: Say) -> Iterator[Line]:
     for line in lines[:half] if left_out > 0 else lines:
         yield _printed_line(line, say)
     if left_out > 0:
-        yield Line(
-            say(f"  ... {left_out:,} lines left out ...", f"  ……省略 {left_out:,} 行……"), "dim"
-        )
+        yield Line(_left_out(lines[half:-half], say), "dim")
         for line in lines[-half:]:
             yield _printed_line(line, say)
+
+
+def _left_out(lines: list[str], say: Say) -> str:
+    """How much is not shown: in lines, or in bytes where the sandbox had cut some out of them."""
+    for line in lines:
+        if match := _LEFT_OUT.fullmatch(line):
+            count = match[1]
+            return say(f"  ... at least {count} bytes left out ...", f"  ……至少省略 {count} 字节……")
+    return say(f"  ... {len(lines):,} lines left out ...", f"  ……省略 {len(lines):,} 行……")
 
 
 def _printed_line(line: str, say: Say) -> Line:

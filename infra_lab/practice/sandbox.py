@@ -96,7 +96,11 @@ class Sandbox:
         if self._child is None or not self._child.is_alive():
             self.close()
             self._child = GradingProcess()
-        run = _Run(problem, self._child, job | {"nonce": secrets.token_hex(16)})
+        run = _Run(
+            problem,
+            self._child,
+            job | {"nonce": secrets.token_hex(16), "end_of_output": secrets.token_hex(16)},
+        )
         run.finish()
         if not run.child_is_clean:
             self.close()
@@ -135,7 +139,8 @@ class _Run:
             self.child_is_clean = False
             self._child.kill()
             self._blame(failure)
-        self.grade.output = self._child.output.take()
+        end = self._job["end_of_output"] if self._is_finished else ""
+        self.grade.output = self._child.output.take(end)
         self.grade.tests = list(self._tests.values())
         self._conclude()
 
@@ -159,7 +164,7 @@ class _Run:
                 pass
             else:
                 if line is None:
-                    return self._died()
+                    return self._died() if self._is_ready else self._did_not_start()
                 event = self._parse(line)
                 if event is not None:
                     last_event = time.monotonic()
@@ -243,9 +248,19 @@ class _Run:
             test.failure = Failure(**event["failure"])
             test.verdict = Verdict(test.failure.verdict)
 
+    def _did_not_start(self) -> Failure:
+        """Before any code of the solution ran: a library is missing, say."""
+        self._child.kill()
+        said = self._child.output.take().strip().splitlines()
+        reason = said[-1] if said else f"status {self._child.status}"
+        return Failure("grader_fault", note=f"the grading process did not start: {reason}")
+
     def _died(self) -> Failure:
         self._child.kill()
-        got = f"the process ended by itself, with status {self._child.status}"
+        status = self._child.status or 0
+        got = f"the process ended by itself, with status {status}"
+        if status < 0:
+            got = f"the process ended by itself, by signal {-status}"
         return self._broken("exited", got, "an answer")
 
     def _broken(self, verdict: str, got: str, expected: str) -> Failure:

@@ -18,6 +18,8 @@ from infra_lab.practice.problem import LEVELS, TRACKS, load_problem
 
 SLUG = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 NUMBER = re.compile(r"^number\s*=\s*(\d+)", re.MULTILINE)
+GRADER_NAMES = ("solution", "oracle")  # what the grader's test itself names
+CALL_NAMES = ("self", "name")  # what `Solution.call` itself takes, beside the keywords it passes
 
 
 def scaffold(
@@ -64,8 +66,10 @@ def scaffold(
 
 
 def _parse(signature: str) -> ast.FunctionDef:
+    source = f"def {signature}: ..."
     try:
-        (node,) = ast.parse(f"def {signature}: ...").body
+        (node,) = ast.parse(source).body
+        compile(source, "signature", "exec")  # which sees two parameters of one name
     except (SyntaxError, ValueError):
         node = ast.Pass()
     if not isinstance(node, ast.FunctionDef) or node.returns is None:
@@ -73,6 +77,17 @@ def _parse(signature: str) -> ast.FunctionDef:
             "a signature is name(parameters) -> result, as "
             f'"two_sum(numbers: list[int], target: int) -> list[int]", not {signature!r}'
         )
+    for one in ast.walk(node.args):
+        if isinstance(one, ast.arg) and one.arg in GRADER_NAMES:
+            raise UsageError(
+                f"a parameter cannot be named {one.arg!r}, which the grader uses: choose another"
+            )
+    for one in node.args.kwonlyargs:
+        if one.arg in CALL_NAMES:
+            raise UsageError(
+                f"a keyword-only parameter cannot be named {one.arg!r}, which Solution.call "
+                "takes itself: choose another"
+            )
     return node
 
 
@@ -92,11 +107,11 @@ def _texts(
     assert function.returns is not None
     name = function.name
     signature = f"{name}({ast.unparse(function.args)}) -> {ast.unparse(function.returns)}"
-    parameters = [*function.args.posonlyargs, *function.args.args]
-    names = ", ".join(one.arg for one in parameters)
     stub = dedent('''\
         """{title}. TODO: {module}"""
 
+        from __future__ import annotations
+        {imports}
 
         def {signature}:
             """TODO: what it returns, and what it raises."""
@@ -137,12 +152,13 @@ def _texts(
         "follow_ups": "进阶",
     }
     common = {"title": title, "signature": signature, "name": name}
+    common["imports"] = "\nimport numpy as np\n" if _uses_numpy(function) else ""
     return {
-        "{problem}/problem.toml": _toml(title, name, signature, track, level, number),
+        "{problem}/problem.toml": _toml(title, function, signature, track, level, number),
         "{problem}/README.md": statement.format(**common, **en),
         "{problem}/README.zh.md": statement.format(**common, **zh),
         "{problem}/starter.py": stub.format(**common, module="where the statement is."),
-        "{problem}/grader.py": _grader(title, name, names, parameters),
+        "{problem}/grader.py": _grader(title, name, function.args),
         "{problem}/hints.toml": "\n".join(_HINT.format(tier=tier) for tier in _TIERS),
         "{problem}/interview.toml": _INTERVIEW,
         "{solutions}/solution.py": stub.format(**common, module="the idea, its time and space."),
@@ -152,7 +168,14 @@ def _texts(
     }
 
 
-def _toml(title: str, name: str, signature: str, track: str, level: str, number: int) -> str:
+def _uses_numpy(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "np" for one in ast.walk(node))
+
+
+def _toml(
+    title: str, function: ast.FunctionDef, signature: str, track: str, level: str, number: int
+) -> str:
+    requires = '["numpy"]' if _uses_numpy(function) else "[]"
     signature = signature.replace("\\", "\\\\").replace('"', '\\"')
     return dedent(f"""\
         number = {number}
@@ -164,29 +187,39 @@ def _toml(title: str, name: str, signature: str, track: str, level: str, number:
         tags = []
         companies = []
         sources = []
+        requires = {requires}
 
         [[entry]]
-        name = "{name}"
+        name = "{function.name}"
         signature = "{signature}"
         """)
 
 
-def _grader(title: str, name: str, names: str, parameters: list[ast.arg]) -> str:
+def _grader(title: str, name: str, args: ast.arguments) -> str:
+    """Each parameter is drawn and passed, but for *args and **kwargs."""
+    positional, keywords = [*args.posonlyargs, *args.args], args.kwonlyargs
+    parameters = [*positional, *keywords]
+    passed = ", ".join(
+        [*(one.arg for one in positional), *(f"{one.arg}={one.arg}" for one in keywords)]
+    )
     strategies = ", ".join(f"{one.arg}={_strategy(one.annotation)}" for one in parameters)
     typed = "".join(f", {ast.unparse(one)}" for one in parameters)
-    plain = ", ".join(ast.unparse(one) for one in parameters)
+    plain = ", ".join(
+        [*map(ast.unparse, positional), *(["*"] if keywords else []), *map(ast.unparse, keywords)]
+    )
     given = f"@given({strategies})\n" if parameters else ""
     hypothesis = (
         "from hypothesis import given\nfrom hypothesis import strategies as st\n\n"
         if parameters
         else ""
     )
-    arguments = f", {names}" if names else ""
+    numpy = "import numpy as np\n" if any(map(_uses_numpy, parameters)) else ""
+    arguments = f", {passed}" if passed else ""
     return (
         f'"""Grades {title.lower()}. TODO: against what."""\n\n'
         "from __future__ import annotations\n\n"
         "from typing import Any\n\n"
-        f"{hypothesis}"
+        f"{numpy}{hypothesis}"
         "from infra_lab.practice.kit import Solution, states\n\n\n"
         f"def oracle({plain}) -> Any:\n"
         '    """TODO: brute force, an exact law or published numbers; not the solution."""\n'
@@ -194,7 +227,7 @@ def _grader(title: str, name: str, names: str, parameters: list[ast.arg]) -> str
         '@states("TODO: the property, as a sentence", "TODO：一句话说明性质")\n'
         f"{given}"
         f"def test_agrees_with_the_oracle(solution: Solution{typed}) -> None:\n"
-        f'    solution.call("{name}"{arguments}).equals(oracle({names}))\n'
+        f'    solution.call("{name}"{arguments}).equals(oracle({passed}))\n'
     )
 
 

@@ -29,22 +29,30 @@ def contents_on_save(
     path: Path,
     poll: bool = False,
     on_polling: Callable[[str], None] = lambda why: None,
+    on_gone: Callable[[], None] = lambda: None,
     sleep: Sleep = time.sleep,
 ) -> Iterator[bytes]:
     """The file's content now, and then again each time it was saved with another one.
 
     Touching the file, saving it unchanged, and whatever else happens in its folder yield nothing.
-    While it is gone (many editors replace a file) nothing is yielded either.
+    While it is gone (many editors replace a file) nothing is yielded either. One that comes back
+    after `on_gone` was called is yielded, whatever it holds.
 
     Args:
         poll: look at the file instead of waiting for events.
         on_polling: told why the file is looked at, where that was not asked for.
+        on_gone: called once each time that the file is gone for longer than a save takes.
     """
     seen: str | None = None
+    is_gone = False
     for _ in _occasions(path, poll, on_polling, sleep):
         content = _settled(path, sleep)
         if content is None:
+            if not is_gone:
+                on_gone()
+            seen, is_gone = None, True
             continue
+        is_gone = False
         digest = hashlib.sha256(content).hexdigest()
         if digest != seen:
             seen = digest

@@ -200,6 +200,18 @@ def test_next_says_when_all_is_solved(run_command: Run, root: Path) -> None:
     assert json.loads(run_command("next", "--json").out)["slug"] is None
 
 
+@pytest.mark.parametrize(("command", "then"), [("list", "status"), ("status", "list")])
+def test_when_all_is_solved_nothing_leads_to_next(
+    run_command: Run, root: Path, command: str, then: str
+) -> None:
+    solve(root)
+    assert run_command(command).out.splitlines()[-1].startswith("next: infra-lab next")
+    solve(root, "twice")
+    assert run_command(command).out.splitlines()[-1].startswith(f"next: infra-lab {then}  (")
+    chinese = run_command(command, "--lang", "zh").out.splitlines()[-1]
+    assert chinese.startswith(f"下一步：infra-lab {then}（")
+
+
 def test_next_keeps_to_a_filter(run_command: Run, root: Path) -> None:
     assert json.loads(run_command("next", "--track", "serving", "--json").out)["slug"] == "twice"
     assert "No problem is like that" in run_command("next", "--track", "attention").out
@@ -323,6 +335,30 @@ def test_all_repeats_what_was_revealed_and_reveals_no_more(run_command: Run, roo
     assert progress_of(root)["hints"] == 2
 
 
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_after_a_hint_the_solution_is_offered_as_it_stands_open(
+    run_command: Run, root: Path, options: tuple[str, ...]
+) -> None:
+    run_command("start", "double")
+    for _ in range(3):
+        run_command("hint", "double")
+    shut = run_command("hint", "double", *options).out.splitlines()[-1]
+    assert "`infra-lab solution double --reveal`, which is recorded" in shut
+    run_command("solution", "double", "--reveal")
+    seen = run_command("hint", "double", *options).out.splitlines()[-1]
+    assert seen.startswith("next: infra-lab test double")
+    assert "`infra-lab solution double`" in seen
+    assert "--reveal" not in seen
+    assert "recorded" not in seen
+    seen = run_command("hint", "double", *options, "--lang", "zh").out.splitlines()[-1]
+    assert "`infra-lab solution double` 重看题解" in seen
+    solve(root)
+    done = run_command("hint", "double", *options).out.splitlines()[-1]
+    assert done == "next: infra-lab solution double  (compare with other approaches)"
+    done = run_command("hint", "double", *options, "--lang", "zh").out.splitlines()[-1]
+    assert done == "下一步：infra-lab solution double（对比其他解法）"
+
+
 def test_damaged_hints_are_our_fault_and_name_the_file(run_command: Run, root: Path) -> None:
     path = root / "problems" / "double" / "hints.toml"
     path.write_text("[[hint]]\nen = 'only English'\n")
@@ -425,7 +461,7 @@ def test_a_newer_progress_file_is_refused(run_command: Run, root: Path) -> None:
     path.write_text('{"version": 9}')
     for arguments in (("list",), ("start", "double"), ("hint", "double")):
         result = run_command(*arguments)
-        assert result.status == 1
+        assert result.status == 2
         assert "update infra-lab" in result.err
     assert path.read_text() == '{"version": 9}'
 
@@ -515,8 +551,20 @@ def test_a_wrong_command_line_is_explained_in_chinese(
     monkeypatch.setenv("INFRA_LAB_LANG", "zh")
     result = run_command(*arguments)
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"error: {said}")
+    assert result.err.startswith(f"错误：{said}")
     assert result.err.count("\n") == 1
+
+
+def test_an_error_is_labelled_in_the_learners_language(run_command: Run, root: Path) -> None:
+    for options in ((), ("--lang", "en")):
+        assert run_command("solution", "double", *options).err.startswith("error: double is not")
+    result = run_command("solution", "double", "--lang", "zh")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("错误：double 还没解出")
+    (root / "problems" / "double" / "hints.toml").unlink()
+    result = run_command("hint", "double", "--lang", "zh")
+    assert result.status == 3
+    assert result.err.startswith("错误：")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -524,9 +572,11 @@ def test_help_is_in_both_languages(run_command: Run, root: Path, command: str) -
     english = run_command(command, "--help").out
     assert not CHINESE.search(english)
     assert f"Example: infra-lab {command}" in english
+    assert "\nOptions:\n" in english
     for arguments in (("--lang", "zh", "--help"), ("--help", "--lang=zh")):
         chinese = run_command(command, *arguments).out
         assert f"示例：infra-lab {command}" in chinese
+        assert "\n选项：\n" in chinese
         descriptions = [line for line in chinese.splitlines() if line.startswith("  -")]
         assert descriptions
         assert all(CHINESE.search(line) for line in descriptions)

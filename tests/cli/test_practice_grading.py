@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,6 +123,13 @@ def test_json_is_the_exercism_format(run_command: Run, root: Path) -> None:
     assert attempts(root) == ["wrong_answer"]
 
 
+def test_json_names_the_line_of_an_exception(run_command: Run, root: Path) -> None:
+    attempt(root, "def double(number):\n    return [][number]\n")
+    facts = json.loads(run_command("test", "double", "--json").out)
+    failing = next(test for test in facts["tests"] if test["message"])
+    assert failing["message"].splitlines()[-1] == "line: 2"
+
+
 def test_the_seed_reaches_the_grader_and_the_history(run_command: Run, root: Path) -> None:
     attempt(root, RIGHT)
     run_command("test", "double", "--seed", "7")
@@ -169,22 +177,44 @@ def test_a_progress_file_of_a_newer_version_is_said_before_anything_is_graded(
     monkeypatch.setattr("infra_lab.practice.sandbox.grade", lambda *_: pytest.fail("graded"))
     for command in ("test", "watch"):
         result = run_command(command, "double")
-        assert (result.status, result.out) == (1, "")
+        assert (result.status, result.out) == (2, "")
         assert "update infra-lab" in result.err
 
 
-def test_a_report_is_shown_even_where_it_cannot_be_recorded(
-    run_command: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("source", "status"), [(WRONG, 1), (RIGHT, 0)])
+def test_a_grade_counts_even_where_it_cannot_be_recorded(
+    run_command: Run, root: Path, monkeypatch: pytest.MonkeyPatch, source: str, status: int
 ) -> None:
+    attempt(root, source)
+    _no_more_writing(monkeypatch)
+    result = run_command("test", "double")
+    assert result.status == status
+    assert "next: infra-lab" in result.out
+    assert "warning: this was not recorded: " in result.err
+    assert "No space left" in result.err
+
+
+def _no_more_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise ProgressError("cannot write: No space left on device")
 
-    attempt(root, WRONG)
     monkeypatch.setattr(ProgressStore, "_write", full)
-    result = run_command("test", "double")
-    assert result.status == 1
-    assert "wrong answer" in result.out
-    assert "No space left" in result.err
+
+
+def test_what_was_done_is_said_even_where_it_cannot_be_recorded(
+    run_command: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = attempt(root, RIGHT)
+    _no_more_writing(monkeypatch)
+    for command, said in (("reset", "Your attempt is kept: "), ("start", "write in:")):
+        result = run_command(command, "double")
+        assert result.status == 0
+        assert said in result.out
+        assert "this was not recorded" in result.err
+    assert file.read_text(encoding="utf-8") != RIGHT
+    # What the progress file is there for is refused instead: a hint, above all.
+    result = run_command("hint", "double")
+    assert (result.status, result.out) == (2, "")
 
 
 def test_a_solution_that_dies_costs_nothing_but_its_grade(run_command: Run, root: Path) -> None:
@@ -204,10 +234,49 @@ def test_a_terminal_sees_colours_and_code_that_is_one_line(
     monkeypatch.setattr(
         grading, "make_console", lambda stderr=False: Console(force_terminal=True, width=40)
     )
-    attempt(root, "def double(number):\n    return 'x' * 100\n")
+    call = f"double({10**60})"
+    (root / "problems" / "double" / "grader.py").write_text(
+        "def test_long(solution):\n    solution.call('double', 10**60).equals(2 * 10**60)\n"
+    )
+    attempt(root, WRONG)
     out = run_command("test", "double").out
     assert "\033[1;31m✗ double: wrong answer\033[0m" in out
-    assert "double(" in out
+    assert call not in out.splitlines()  # it has colours too
+    assert call in re.sub(r"\033\[[\d;]*m", "", out).splitlines()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True:\n    pass\n",
+        "import no_such_module\n",
+        "kept = []\nwhile True:\n    kept.append(bytearray(10**7))\n",
+        "double\n  (1)\n",
+        "import sys\ndef double(number):\n    sys.exit(3)\n",
+        STARTER,
+    ],
+    ids=["endless", "import", "memory", "syntax", "exit", "starter"],
+)
+def test_where_no_call_can_be_tried_none_is_advised(
+    run_command: Run, root: Path, source: str
+) -> None:
+    attempt(root, source)
+    result = run_command("test", "double")
+    assert result.status == 1
+    assert "python -i" not in result.out
+
+
+@pytest.mark.parametrize(("length", "is_advised"), [(3, True), (1000, False)])
+def test_a_call_with_a_part_left_out_is_not_advised(
+    run_command: Run, root: Path, length: int, is_advised: bool
+) -> None:
+    (root / "problems" / "double" / "grader.py").write_text(
+        f"def test_list(solution):\n    solution.call('double', [7] * {length}).equals(1)\n"
+    )
+    attempt(root, WRONG)
+    out = run_command("test", "double").out
+    assert "\ndouble([7, " in out
+    assert ("python -i" in out) == is_advised
 
 
 # ---- watch ----
@@ -217,12 +286,16 @@ def test_a_terminal_sees_colours_and_code_that_is_one_line(
 def grades_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets `watch` see these contents, then Ctrl-C."""
 
-    def install(*contents: bytes, why: str = "") -> None:
+    def install(*contents: bytes, why: str = "", gone: bool = False) -> None:
         from infra_lab.practice import watching
 
-        def saves(path: Path, poll: bool, on_polling: Callable[[str], None]) -> Any:
+        def saves(
+            path: Path, poll: bool, on_polling: Callable[[str], None], on_gone: Callable[[], None]
+        ) -> Any:
             if why:
                 on_polling(why)
+            if gone:
+                on_gone()
             for content in contents:
                 path.write_bytes(content)
                 yield content
@@ -258,6 +331,19 @@ def test_watch_says_when_it_polls_and_why(
     result = run_command("watch", "double", "--lang", language)
     assert "nfs" in result.err
     assert said in result.err
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [("en", " is gone: waiting until it is there again\n"), ("zh", " 不见了：等它重新出现\n")],
+)
+def test_watch_says_that_the_file_is_gone(
+    run_command: Run, root: Path, grades_of: Callable[..., None], language: str, said: str
+) -> None:
+    attempt(root, STARTER)
+    grades_of(gone=True)
+    out = run_command("watch", "double", "--lang", language).out
+    assert str(Path("work", "double", "solution.py")) + said in out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent as a POSIX signal")

@@ -182,6 +182,10 @@ def test_the_solution_to_learn_from_must_solve_the_follow_ups(
             "# killed_by: test_zero, test_no_such — wrong\ndef double(value): return 1\n",
             "mutant.py names test_no_such, which the grader does not have",
         ),
+        (
+            "# killed_by: test_zero, test_sum — wrong\ndef double(value): return 3 * value\n",
+            "mutant.py survives test_zero, which it says kills it",
+        ),
         ("# killed_by: test_zero — wrong\ndef double(value)\n", "mutant.py is syntax_error"),
         ("# killed_by: test_zero — wrong\nimport no_such\n", "mutant.py is import_failed"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from infra_lab.practice.counting import Counted, Tally, counting_lines, peak_memory
 from infra_lab.practice.failures import Failure, SolutionError, SolutionStopped
 from infra_lab.practice.kit import Solution, has_follow_up, paste, shown
+from infra_lab.practice.loading import load_solution
 
 SOURCE = """
 class LRUCache:
@@ -358,9 +360,71 @@ values = st.recursive(
 @given(value=values)
 def test_a_pasted_value_is_that_value(value: Any) -> None:
     text = paste(value)
-    if " ... " not in text:
-        again = eval(text, {"nan": math.nan, "inf": math.inf})
-        assert repr(again) == repr(value)
+    ast.parse(text)
+    if "..." not in text:
+        assert repr(eval(text, {})) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.inf, "float('inf')"),
+        (-math.inf, "-float('inf')"),
+        (math.nan, "float('nan')"),
+        ([math.inf, 1.5], "[float('inf'), 1.5]"),
+        ((math.nan,), "(float('nan'),)"),
+        ({-math.inf: {math.inf}}, "{-float('inf'): {float('inf')}}"),
+        ([np.float64(math.inf), np.array([1, 2])], "[float('inf'), np.array([1, 2])]"),
+        ([set(), {}, (), []], "[set(), {}, (), []]"),
+        (10**500, f"int('1{'0' * 199}' + ... + '{'0' * 200}')"),
+        (np.zeros((20, 50), np.int8), None),
+        (np.arange(10**6), None),
+        ([[1] * 100] * 100, None),
+        (dict.fromkeys(range(1000), "x" * 1000), None),
+        (set(range(1000)), None),
+        (["x" * 5000], None),
+        (("x" * 5000, b"x" * 5000), None),
+    ],
+    ids=str,
+)
+def test_a_value_is_shown_as_python(value: Any, text: str | None) -> None:
+    assert text is None or paste(value) == text
+    assert len(paste(value)) < 600
+    ast.parse(paste(value))
+
+
+def test_a_list_that_holds_itself_is_shown(solution: Solution) -> None:
+    value: list[Any] = [1]
+    value += [value, value]
+    failure = failure_of(lambda: solution.call("same", value).equals(1))
+    assert failure.call.startswith("same([1, [1, ")
+    ast.parse(failure.call)
+
+
+def test_a_list_nested_without_end_is_shown_as_python() -> None:
+    value: list[Any] = []
+    for _ in range(10_000):
+        value = [value]
+    assert paste(value).startswith("[[[")
+    ast.parse(paste(value))
+
+
+def test_a_call_with_long_arguments_is_python_and_tells_their_sizes(solution: Solution) -> None:
+    values, text = list(range(1024)), "x" * 5000
+    call = failure_of(lambda: solution.call("same", values, 256, key=text).equals(1)).call
+    assert call.startswith("same([0, 1, 2, ")
+    assert ", ..., " in call
+    assert ", 1022, 1023], 256, key='xxx" in call
+    assert call.endswith("xxx')  # list of 1,024 items; str of 5,000 characters")
+    tree = ast.parse(call, mode="eval").body
+    assert isinstance(tree, ast.Call)
+    assert len(tree.args) == 2
+    assert [word.arg for word in tree.keywords] == ["key"]
+
+
+def test_a_long_array_is_shown_with_its_shape_and_type() -> None:
+    text = paste(np.arange(600, dtype=np.int32).reshape(20, 30))
+    assert text == "np.array([0, 1, 2, ..., 597, 598, 599], np.int32).reshape(20, 30)"
 
 
 @given(
@@ -453,13 +517,18 @@ def test_a_follow_up_is_attempted_once_its_stub_is_gone(tmp_path: Path) -> None:
     path.write_text(
         "def stub(x):\n    '''Words.'''\n    raise NotImplementedError\n\n"
         "def done(x):\n    return x\n\n"
-        "class Stub:\n    def __init__(self):\n        raise NotImplementedError\n"
+        "class Stub:\n    def __init__(self):\n        raise NotImplementedError\n\n"
+        "def commented(x):\n    # raise NotImplementedError\n    return x\n\n"
+        "def partial(x):\n    if x:\n        raise NotImplementedError('later')\n    return x\n\n"
+        "class Begun:\n    def get(self):\n        raise NotImplementedError\n\n"
+        "    def put(self):\n        return 1\n"
     )
-    module = ModuleType("solution")
-    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    module = load_solution(path)
     assert not has_follow_up(module, "stub")
     assert has_follow_up(module, "done")
     assert not has_follow_up(module, "absent")
+    assert not has_follow_up(module, "Stub")
+    assert all(has_follow_up(module, name) for name in ("commented", "partial", "Begun"))
 
 
 def test_garbage_in_cycles_is_no_use_of_memory() -> None:

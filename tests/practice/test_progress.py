@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ def attempts() -> st.SearchStrategy[Attempt]:
         hints=st.integers(0, 3),
         elapsed_s=st.floats(0, 1e6),
         follow_ups=st.lists(st.text(max_size=5), max_size=2).map(tuple),
+        extra=st.dictionaries(st.sampled_from(["extra", "later"]), st.integers(), max_size=2),
     )
 
 
@@ -205,7 +207,13 @@ def test_unknown_fields_of_this_version_are_kept(store: ProgressStore) -> None:
     store.path.parent.mkdir()
     table: dict[str, Any] = {
         "version": 1,
-        "problems": {"double": {"hints": 1, "review": {"due": "2026-02-01"}}},
+        "problems": {
+            "double": {
+                "hints": 1,
+                "attempts": [{"time": "x", "verdict": "passed", "solved": True, "editor": ["vim"]}],
+                "review": {"due": "2026-02-01"},
+            }
+        },
         "mock": [1, 2],
     }
     store.path.write_text(json.dumps(table))
@@ -215,6 +223,69 @@ def test_unknown_fields_of_this_version_are_kept(store: ProgressStore) -> None:
     assert after["mock"] == [1, 2]
     assert after["problems"]["double"]["review"] == {"due": "2026-02-01"}
     assert after["problems"]["double"]["hints"] == 2
+    assert after["problems"]["double"]["attempts"][0]["editor"] == ["vim"]
+
+
+def test_half_of_a_surrogate_pair_is_kept_as_it_is(store: ProgressStore) -> None:
+    store.path.parent.mkdir()
+    store.path.write_text('{"version": 1, "problems": {}, "note": "\\ud800 和"}', encoding="utf-8")
+    with store.change() as progress:
+        progress.touch("double").hints = 1
+    assert store.read().extra == {"note": "\ud800 和"}
+
+
+class Busy:
+    """os.replace or os.rename of a system where another process has the file open."""
+
+    def __init__(self, name: str, refusals: int) -> None:
+        self.move, self.refusals = getattr(os, name), refusals
+
+    def __call__(self, source: Path, target: Path) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise PermissionError(13, "Access is denied")
+        self.move(source, target)
+
+
+def test_a_file_that_a_reader_has_open_is_replaced_once_it_is_free(
+    store: ProgressStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", Busy("replace", 2))
+    with store.change() as progress:
+        progress.touch("double").hints = 1
+    assert store.read().of("double").hints == 1
+
+
+def test_a_damaged_file_that_a_reader_has_open_is_set_aside_once_it_is_free(
+    store: ProgressStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.path.parent.mkdir()
+    store.path.write_text("{")
+    monkeypatch.setattr(os, "rename", Busy("rename", 2))
+    assert store.read() == Progress()
+    assert not store.path.exists()
+
+
+def test_a_file_that_is_never_free_is_an_error_in_the_end(
+    store: ProgressStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_store, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(os, "replace", Busy("replace", 1_000))
+    with pytest.raises(ProgressError, match="Access is denied"), store.change():
+        pass
+    assert list(store.path.parent.glob(".*.tmp")) == []
+
+
+def test_an_interrupted_write_leaves_nothing_behind(
+    store: ProgressStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt), store.change():
+        pass
+    assert list(store.path.parent.glob(".*.tmp")) == []
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_file(

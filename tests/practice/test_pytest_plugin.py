@@ -48,6 +48,7 @@ def test_a_right_file_passes_and_the_starter_is_unsolved(repository: Path) -> No
     status, text = run_pytest(repository)
     assert status == 1, text
     assert "unsolved" in text
+    assert "this is the starter: `infra-lab start ring_walk`" in text
     assert "Traceback" not in text
 
 
@@ -62,6 +63,22 @@ def test_the_attempt_is_graded_where_there_is_one(repository: Path) -> None:
     assert status == 1, text
     assert "wrong answer\n  count_ways(" in text.replace("E   ", "")
     assert "got:      7" in text
+
+
+def test_no_clock_and_no_database_decide(repository: Path, tmp_path: Path) -> None:
+    """A call that is slow now and then is right all the same."""
+    right = (default_root() / "solutions" / SLUG / "solution.py").read_text(encoding="utf-8")
+    file = tmp_path / "solution.py"
+    slow = (
+        "\n\nimport time\n_right, _calls = count_ways, []\n\n"
+        "def count_ways(ring_size, steps):\n"
+        "    _calls.append(1)\n    time.sleep(0.3 if len(_calls) % 40 == 1 else 0)\n"
+        "    return _right(ring_size, steps)\n"
+    )
+    file.write_text(right + slow, encoding="utf-8")
+    status, text = run_pytest(repository, file)
+    assert status == 0, text
+    assert not (repository / ".hypothesis" / "examples").exists()
 
 
 @pytest.mark.parametrize(
@@ -82,5 +99,6 @@ def test_a_file_that_cannot_be_graded_is_named_as_such(
     assert status == 1, text
     assert verdict in text
     assert detail in text
+    assert text.count(verdict) == 1
     assert "AttributeError" not in text
     assert "Traceback" not in text

@@ -23,7 +23,7 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 KEPT = re.compile(
     r"`[^`]*`|double|doubel|triple|solution\.py|[A-Z]\w*Error(?:: .*)?|SystemExit\(\w+\)|Python"
     r"|NotImplemented\w*|starter|print|raise|return|None|CPU|MiB|UTF-8|sys\.exit|exit|quit"
-    r"|os\._exit|expected ':'"
+    r"|os\._exit|expected ':'|int"
 )
 
 
@@ -75,6 +75,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Grade]:
         "does not compile": "def double(number)\n    return 1\n",
         "does not load": "import no_such_module\n",
         "misspelt": "def doubel(number):\n    return 2 * number\n",
+        "a value": "double = 2\n",
     }
     grades = {}
     with Sandbox() as sandbox:
@@ -102,6 +103,7 @@ VERDICT_OF = {
     "does not compile": Verdict.SYNTAX_ERROR,
     "does not load": Verdict.IMPORT_FAILED,
     "misspelt": Verdict.MISSING_ENTRY_POINT,
+    "a value": Verdict.MISSING_ENTRY_POINT,
 }
 
 
@@ -196,6 +198,13 @@ def test_a_misspelt_name_is_answered_with_the_near_one(graded: dict[str, Grade])
     assert "doubel is there" in plain_report(graded["misspelt"], "en", "x.py")
 
 
+def test_a_value_where_a_function_is_wanted_is_named_as_such(graded: dict[str, Grade]) -> None:
+    said = plain_report(graded["a value"], "en", "x.py")
+    assert "got:      double is an int, not a function or class\n" in said
+    assert "expected: a function or class named double\n" in said
+    assert "double 的类型是 int，不是函数或类" in plain_report(graded["a value"], "zh", "x.py")
+
+
 def test_a_flood_is_shortened(graded: dict[str, Grade]) -> None:
     said = plain_report(graded["floods"], "en", "x.py")
     assert len(said) < 4000
@@ -208,6 +217,16 @@ def test_many_printed_lines_show_their_beginning_and_their_end() -> None:
     grade.output = "\n".join(f"line {i}" for i in range(1, 101))
     said = plain_report(grade, "en", "x.py")
     assert "  | line 10\n  ... 80 lines left out ...\n  | line 91\n" in said
+
+
+def test_lines_are_not_counted_where_bytes_were_cut_out_before() -> None:
+    grade = Grade("double", Verdict.PASSED, [result("test_a")])
+    lines = [f"line {i}" for i in range(1, 101)]
+    grade.output = "\n".join([*lines, "... 1,234,567 bytes left out ...", *lines])
+    said = plain_report(grade, "en", "x.py")
+    assert "  | line 10\n  ... at least 1,234,567 bytes left out ...\n  | line 91\n" in said
+    assert "lines left out" not in said
+    assert "至少省略 1,234,567 字节" in plain_report(grade, "zh", "x.py")
 
 
 def test_the_starter_says_where_to_write_and_nothing_of_other_properties(
@@ -224,6 +243,28 @@ def test_a_wrong_follow_up_says_that_the_problem_itself_is_solved(
     said = plain_report(graded["wrong follow-up"], "en", "x.py")
     assert "The problem itself is solved. What fails is the follow-up triple." in said
     assert "Follow-up triple: not right yet" in said
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "What fails is the follow-up triple."),
+        ("zh", "没通过的是进阶 triple。"),
+    ],
+)
+def test_only_the_follow_up_that_failed_is_said_to_fail(language: str, said: str) -> None:
+    grade = Grade(
+        "double",
+        Verdict.WRONG_ANSWER,
+        [
+            result("test_a"),
+            result("test_b", Verdict.WRONG_ANSWER, follow_up="triple", failure=wrong()),
+            result("test_c", None, follow_up="halve", skipped=True),
+            result("test_d", None, follow_up="square"),
+        ],
+    )
+    assert list(grade.follow_ups().values()) == ["failed", "not attempted", "not graded"]
+    assert said in plain_report(grade, language, "x.py")
 
 
 def test_a_pass_says_what_was_checked_how_often_and_at_what_cost(graded: dict[str, Grade]) -> None:

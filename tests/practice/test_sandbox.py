@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from infra_lab.practice.grade import Verdict
-from infra_lab.practice.grading_process import OUTPUT_KEPT
+from infra_lab.practice.grading_process import OUTPUT_KEPT, Output
 from infra_lab.practice.sandbox import Sandbox, grade
 from tests.practice.doubling import GRADER, RIGHT, STARTER, Graders, make_problem
 
@@ -452,6 +453,34 @@ def test_long_output_keeps_its_beginning_and_its_end(tiny: Graders) -> None:
     assert result.output.startswith("begin")
     assert "bytes left out" in result.output
     assert len(result.output) < 3 * OUTPUT_KEPT
+
+
+def test_output_is_waited_for_as_far_as_its_end_mark() -> None:
+    """What is printed and the news that a file is graded come by two pipes."""
+    reading, writing = os.pipe()
+    output = Output()
+    with os.fdopen(reading, "rb") as stream:
+        thread = threading.Thread(target=output.read, args=(stream,), daemon=True)
+        thread.start()
+        os.write(writing, b"printed ")
+        threading.Timer(0.2, lambda: os.write(writing, b"late\nMARK")).start()
+        assert output.take("MARK") == "printed late\n"
+        assert output.take() == ""
+        started = time.monotonic()
+        os.write(writing, b"more")
+        assert output.take("MARK") == "more"  # the mark does not come
+        assert 0.5 < time.monotonic() - started < 5
+        os.close(writing)
+        thread.join()
+
+
+def test_a_process_that_does_not_start_is_no_fault_of_the_solution(tmp_path: Path) -> None:
+    problem = replace(make_problem(tmp_path), requires=("no_such_library",))
+    with Sandbox() as sandbox:
+        grade = Graders(problem, sandbox, tmp_path).grade(RIGHT)
+    assert grade.verdict is Verdict.GRADER_FAULT
+    assert grade.exit_status == 3
+    assert "No module named 'no_such_library'" in grade.fault
 
 
 def test_the_same_seed_gives_the_same_grade(tiny: Graders) -> None:

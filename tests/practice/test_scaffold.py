@@ -20,6 +20,11 @@ SIGNATURES = [
     "greet(name: str = 'you') -> str",
     "nothing() -> None",
     "merge(lists: list[list[int]], /, key: object | None = None) -> list[int]",
+    "scale(x: np.ndarray, kind: type = np.float32) -> np.ndarray",
+    "zeros() -> np.ndarray",
+    "count(items: Iterable[int]) -> Counter[int]",
+    "pick(a: int, *, k: int) -> int",
+    "total(*values: int, k: int, **more: int) -> int",
 ]
 
 
@@ -33,6 +38,43 @@ def test_a_new_problem_loads_and_its_starter_is_unsolved(
     with Sandbox() as sandbox:
         result = sandbox.grade(problem, problem.starter)
         assert result.verdict is Verdict.UNSOLVED, result.fault
+
+
+def test_keyword_only_parameters_are_passed_by_keyword(tmp_path: Path) -> None:
+    scaffold("pick", "pick(a: int, *, k: int) -> int", root=tmp_path)
+    right = tmp_path / "right.py"  # the oracle of a new problem gives None
+    right.write_text("def pick(a, *, k):\n    assert 0 <= k <= 9\n")
+    with Sandbox() as sandbox:
+        result = sandbox.grade(load("pick", tmp_path), right)
+        assert result.verdict is Verdict.PASSED, result.fault
+
+
+def test_numpy_is_imported_and_required_where_the_signature_names_it(tmp_path: Path) -> None:
+    scaffold("scale", "scale(x: np.ndarray) -> np.ndarray", root=tmp_path)
+    scaffold("plain", root=tmp_path)
+    assert load("scale", tmp_path).requires == ("numpy",)
+    assert load("plain", tmp_path).requires == ()
+    for name in ("solutions/{}/solution.py", "problems/{}/starter.py", "problems/{}/grader.py"):
+        assert "import numpy as np\n" in (tmp_path / name.format("scale")).read_text("utf-8")
+        assert "numpy" not in (tmp_path / name.format("plain")).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("signature", "why"),
+    [
+        ("f(solution: int) -> int", "'solution', which the grader uses"),
+        ("f(*, solution: int) -> int", "'solution', which the grader uses"),
+        ("f(*solution: int) -> int", "'solution', which the grader uses"),
+        ("f(oracle: int) -> int", "'oracle', which the grader uses"),
+        ("f(*, name: str) -> int", "'name', which Solution.call takes itself"),
+    ],
+)
+def test_a_parameter_that_the_grader_cannot_pass_is_refused_and_nothing_is_written(
+    tmp_path: Path, signature: str, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        scaffold("new_one", signature, root=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_check_lists_what_is_to_be_written_and_nothing_else(tmp_path: Path) -> None:
@@ -104,7 +146,8 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, folder: str) -> No
 
 
 @pytest.mark.parametrize(
-    "signature", ["two_sum", "f(a)", "f(a) -> ", "x = 1", "f(): pass\ndef g()"]
+    "signature",
+    ["two_sum", "f(a)", "f(a) -> ", "x = 1", "f(): pass\ndef g()", "f(a: int, a: int) -> int"],
 )
 def test_a_bad_signature_is_refused_and_nothing_is_written(tmp_path: Path, signature: str) -> None:
     with pytest.raises(UsageError, match="a signature is"):

@@ -95,10 +95,26 @@ def test_a_file_that_an_editor_replaces_comes_once(file: Path) -> None:
         new.replace(file)
 
     script = Script()
-    watched = polled(file, script)
+    said: list[str] = []
+    watched = contents_on_save(file, poll=True, on_gone=lambda: said.append("gone"), sleep=script)
     next(watched)
     script.steps = [file.unlink, nothing, replace]
     assert next(watched) == b"second"
+    assert said == []
+
+
+def test_a_file_that_is_gone_is_said_once_and_graded_when_it_is_back(file: Path) -> None:
+    said: list[str] = []
+    script = Script()
+    watched = contents_on_save(file, poll=True, on_gone=lambda: said.append("gone"), sleep=script)
+    next(watched)
+    long = [nothing] * 100
+    script.steps = [file.unlink, *long, lambda: file.write_bytes(b"first")]
+    assert next(watched) == b"first"
+    assert said == ["gone"]
+    script.steps = [file.unlink, *long, lambda: file.write_bytes(b"second")]
+    assert next(watched) == b"second"
+    assert said == ["gone", "gone"]
 
 
 def test_what_happens_beside_the_file_is_no_save(file: Path) -> None:
@@ -131,6 +147,7 @@ def test_the_systems_events_are_used_where_there_are_some(file: Path) -> None:
     saving = save_soon(file, b"second")
     assert next(watched) == b"second"
     saving.join()
+    assert said == []
 
 
 @pytest.mark.parametrize("name", ["nfs4", "9p", "cifs"])

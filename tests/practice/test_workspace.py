@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,98 @@ def test_nothing_else_is_left_in_the_folder(problem: Problem, workspace: Workspa
     workspace.reset(problem)
     left = {path.relative_to(workspace.folder).as_posix() for path in workspace.folder.rglob("*.*")}
     assert left == {"double/solution.py", "double/attempts/001.py"}
+
+
+@pytest.mark.parametrize("name", ["1_old.py", "2.old.py", "3b.py"])
+def test_a_file_of_the_learners_own_beside_the_kept_ones_is_no_attempt(
+    problem: Problem, workspace: Workspace, name: str
+) -> None:
+    workspace.start(problem)
+    own = workspace.attempt("double").parent / "attempts" / name
+    own.parent.mkdir()
+    own.write_text("own")
+    workspace.attempt("double").write_text("mine")
+    kept = workspace.reset(problem)
+    assert workspace.kept_attempts("double") == [kept]
+    assert own.read_text() == "own"
+
+
+def test_what_an_editor_saves_during_a_reset_is_kept_too(
+    problem: Problem, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.start(problem)
+    path = workspace.attempt("double")
+    path.write_text("mine")
+    link, saves = os.link, ["saved late"]
+
+    def save_then_link(source: Path, target: Path) -> None:
+        if saves:
+            path.write_text(saves.pop())
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", save_then_link)
+    kept = workspace.reset(problem)
+    assert [one.read_text() for one in workspace.kept_attempts("double")] == ["mine", "saved late"]
+    assert workspace.kept_attempts("double")[-1] == kept
+    assert path.read_text(encoding="utf-8") == STARTER
+
+
+def test_a_disk_that_fails_after_the_move_loses_nothing_and_says_where_it_is(
+    problem: Problem, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.start(problem)
+    workspace.attempt("double").write_text("mine")
+    open_file = Path.open
+
+    def fail_to_link(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    def fail_to_make(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if path.name == "solution.py" and "x" in mode:
+            raise OSError(5, "Input/output error")
+        return open_file(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(os, "link", fail_to_link)
+    monkeypatch.setattr(Path, "open", fail_to_make)
+    with pytest.raises(WorkspaceError, match=r"Input/output error; the attempt is kept as .*001"):
+        workspace.reset(problem)
+    assert [one.read_text() for one in workspace.kept_attempts("double")] == ["mine"]
+    assert list(workspace.folder.rglob("*.tmp")) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_reset_that_fails_before_the_move_leaves_the_attempt_in_its_place(
+    problem: Problem, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    workspace.start(problem)
+    workspace.attempt("double").write_text("mine")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(WorkspaceError, match=r"No space left on device$"):
+        workspace.reset(problem)
+    left = [path for path in workspace.folder.rglob("*") if path.is_file()]
+    assert left == [workspace.attempt("double")]
+    assert left[0].read_text() == "mine"
+
+
+def test_of_a_link_the_content_is_kept_and_its_target_stays(
+    problem: Problem, workspace: Workspace
+) -> None:
+    path = workspace.attempt("double")
+    path.parent.mkdir(parents=True)
+    target = path.with_name("elsewhere.py")
+    target.write_text("mine")
+    try:
+        path.symlink_to("elsewhere.py")
+    except OSError:
+        pytest.skip("this system makes no links")
+    kept = workspace.reset(problem)
+    assert kept is not None
+    assert kept.read_text() == target.read_text() == "mine"
+    assert path.read_text(encoding="utf-8") == STARTER
 
 
 def test_a_file_system_without_hard_links_will_do(
