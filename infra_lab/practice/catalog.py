@@ -46,5 +46,5 @@ def load_all(root: Path | None = None) -> list[Problem]:
 def _near(slug: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(slug, known, n=1, cutoff=0.4)
+    close = get_close_matches(slug, known, n=1)
     return f": did you mean {close[0]!r}?" if close else ": `infra-lab list` shows all"
