@@ -5,7 +5,6 @@ each row is read once and written once, and the sum of squares is kept in fp32. 
 addition saves one pass over the residual stream.
 """
 
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 

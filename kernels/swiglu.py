@@ -4,7 +4,6 @@ Shazeer 2020, "GLU Variants Improve Transformer", eq. 6 (without the projections
 matrix products). In plain torch the same takes two passes over memory and a rounding in between.
 """
 
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 

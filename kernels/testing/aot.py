@@ -7,7 +7,7 @@
 
 Ends with 0 if all is well, 1 if a limit is broken or a row is worse than in quality.json, 2 if
 this platform's Triton lacks a tool: what was not compiled has not passed. Results are cached by
-the source of all kernels, so a second run compiles nothing.
+a kernel's source and what it imports, so a second run compiles only what changed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +21,7 @@ from kernels.testing.cases import AotCase, CaseId
 from kernels.testing.gate import Row
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "kernels"
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ def triton_version() -> str:
 
 
 class ResultCache:
-    """Rows by a hash of everything that they depend on: kernels, versions, tools."""
+    """Rows by a hash of everything that they depend on: the kernel's source, versions, tools."""
 
-    def __init__(self, folder: Path, source_hash: str) -> None:
+    def __init__(self, folder: Path, tools: str = "") -> None:
         self.folder = folder
-        self.source_hash = source_hash
+        self.tools = tools
 
     @classmethod
     def open(cls) -> ResultCache:
@@ -83,7 +86,7 @@ class ResultCache:
         base = os.environ.get("INFRA_LAB_CACHE") or Path(
             os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "infra-lab"
         )
-        return cls(Path(base) / "aot", _source_hash())
+        return cls(Path(base) / "aot", _tools())
 
     def get(self, job: Job) -> Row | None:
         try:
@@ -102,7 +105,8 @@ class ResultCache:
     def _path(self, job: Job) -> Path:
         case = job.case
         parts = [
-            self.source_hash, job.name, case.function.__module__, case.function.__name__,
+            self.tools, sources_hash(case.function.__module__), job.name,
+            case.function.__module__, case.function.__name__,
             sorted(case.arguments.items()), sorted(map(repr, case.constants.items())),
             case.num_warps, case.num_stages, sorted(case.any_alignment),
         ]  # fmt: skip
@@ -167,11 +171,41 @@ class _Worker:
         return self._process
 
 
-def _source_hash() -> str:
-    """Of all kernels: one may call another's functions."""
+def sources_hash(module: str) -> str:
+    """Of a module's file and of those of this project that it imports, and so on."""
+    digest = hashlib.sha256()
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        spec = None if name in seen else importlib.util.find_spec(name)
+        seen.add(name)
+        if spec is None or spec.origin is None:
+            continue
+        source = Path(spec.origin).read_bytes()
+        digest.update(source)
+        waiting += sorted(_imports(ast.parse(source)))
+    return digest.hexdigest()
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    """The modules of this project that a module's source names in its imports."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            if node.module == PACKAGE:
+                names |= {f"{PACKAGE}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.split(".")[0] == PACKAGE}
+
+
+def _tools() -> str:
+    """What compiles and measures: versions, overruled assemblers, and the code of the gate."""
     digest = hashlib.sha256(f"{triton_version()} {sys.version_info[:2]}".encode())
-    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    tools = {k: v for k, v in os.environ.items() if k.startswith(("TRITON_PTXAS", "PTXAS"))}
-    digest.update(repr(sorted(tools.items())).encode())
+    for name in ("aot_worker", "architectures", "machine_code"):
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    chosen = {k: v for k, v in os.environ.items() if k.startswith(("TRITON_PTXAS", "PTXAS"))}
+    digest.update(repr(sorted(chosen.items())).encode())
     return digest.hexdigest()

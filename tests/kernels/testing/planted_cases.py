@@ -1,6 +1,5 @@
 """Kernels with known machine code, for the tests of the ahead-of-time gate."""
 
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 from __future__ import annotations
 
 import triton

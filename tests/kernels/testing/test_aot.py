@@ -188,7 +188,7 @@ def test_a_cached_row_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = job("copy", "aligned", "sm_90")
-    cache = ResultCache(tmp_path, "source")
+    cache = ResultCache(tmp_path, "tools")
     cache.put(one, figures())
 
     def never(self: Any, job: Job) -> Any:
@@ -197,7 +197,29 @@ def test_a_cached_row_is_not_compiled_again(
     monkeypatch.setattr(compiling._Worker, "measure", never)
     assert measure([one], cache=cache) == [figures()]
     assert cache.get(job("copy", "unaligned", "sm_90")) is None
-    assert ResultCache(tmp_path, "changed source").get(one) is None
+    assert ResultCache(tmp_path, "other tools").get(one) is None
+    monkeypatch.setattr(compiling, "sources_hash", lambda module: "changed")
+    assert cache.get(one) is None
+
+
+def test_a_kernel_is_compiled_again_when_it_or_what_it_imports_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "lattice"
+    package.mkdir()
+    files = {
+        "__init__": "", "kernel": "from lattice import shared\nimport json\n",
+        "shared": "from lattice.deep import x\n", "deep": "x = 1\n", "other": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(compiling, "PACKAGE", "lattice")
+    before = compiling.sources_hash("lattice.kernel")
+    (package / "other.py").write_text("changed = 1\n")
+    assert compiling.sources_hash("lattice.kernel") == before
+    (package / "deep.py").write_text("x = 2\n")
+    assert compiling.sources_hash("lattice.kernel") != before
 
 
 @pytest.mark.slow

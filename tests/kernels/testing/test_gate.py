@@ -1,6 +1,5 @@
 """The table only improves, and says in what a row is worse."""
 
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,4 @@
 """What a lane computes is what a GPU's lane computes: casts, arithmetic, comparisons, products."""
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Blocks of lanes: reductions and scans by halves, undefined lanes, atomics, descriptors."""
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 
 from __future__ import annotations
 

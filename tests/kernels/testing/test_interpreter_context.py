@@ -1,5 +1,4 @@
 """Coming, going, and what a launch looks like: types of parameters, grids, errors."""
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Each detector finds its planted fault, and says nothing of the right kernel beside it."""
 
-# ruff: noqa: N803  (constants of a kernel are upper case, as everywhere in Triton)
 from __future__ import annotations
 
 import pytest
