@@ -1,7 +1,7 @@
 """The GPUs that the gate compiles for: what one processor of each holds, and what fits in it.
 
-Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (8.0, 9.0,
-10.0); "CUDA Occupancy Calculator" for the units of allocation; AMD "CDNA3 Instruction Set
+Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (8.0, 8.9,
+9.0, 10.0); "CUDA Occupancy Calculator" for the units of allocation; AMD "CDNA3 Instruction Set
 Architecture" and the LLVM AMDGPU guide (gfx942) for registers and LDS.
 """
 
@@ -49,14 +49,16 @@ class Architecture:
         return blocks * warps / self.max_warps
 
 
-def _nvidia(name: str, capability: int, shared_kib: int) -> Architecture:
+def _nvidia(
+    name: str, capability: int, shared_kib: int, max_warps: int = 64, max_blocks: int = 32
+) -> Architecture:
     return Architecture(
         name=name,
         backend="cuda",
         target=capability,
         warp_size=32,
-        max_warps=64,
-        max_blocks=32,
+        max_warps=max_warps,
+        max_blocks=max_blocks,
         registers=512,  # 65,536 a processor, over four schedulers of 32 lanes
         register_unit=256,
         shared_bytes=shared_kib * 1024,
@@ -69,6 +71,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
         _nvidia("sm_80", 80, 164),
+        _nvidia("sm_89", 89, 100, max_warps=48, max_blocks=24),
         _nvidia("sm_90", 90, 228),
         _nvidia("sm_100", 100, 228),
         Architecture(
