@@ -33,47 +33,6 @@ INLINE const float *row_at(const Step *s, int64_t request, int64_t position) {
     return s->cache + slot * 2 * s->num_kv_heads * s->head_dim;
 }
 
-INLINE float largest(vec a) {
-    float top = a[0];
-    for (int i = 1; i < LANES; i++) top = MAX_VALUE(top, a[i]);
-    return top;
-}
-
-INLINE float total_of(vec a) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += a[i];
-    return sum;
-}
-
-/* One row of the online softmax. scores: [count], of which only [low, high) are visible, replaced
- * by their weights; count a multiple of LANES. Returns what the accumulator must be multiplied
- * with before the weighted values are added to it. */
-INLINE float weigh(float *scores, int count, int low, int high, float *maximum, float *total) {
-    for (int j = 0; j < low; j++) scores[j] = LOWEST;
-    for (int j = high; j < count; j++) scores[j] = LOWEST;
-    vec top_of = *(vec *)scores;
-    for (int j = LANES; j < count; j += LANES) top_of = larger(top_of, *(vec *)(scores + j));
-    float top = MAX_VALUE(*maximum, largest(top_of));
-    vec sum = {0};
-    for (int j = 0; j < count; j += LANES) {
-        vec weights = exps_nonpositive(*(vec *)(scores + j) - top);
-        *(vec *)(scores + j) = weights;
-        sum += weights;
-    }
-    if (low > 0 || high < count) { /* exps_nonpositive does not reach 0 */
-        for (int j = 0; j < low; j++) scores[j] = 0;
-        for (int j = high; j < count; j++) scores[j] = 0;
-        sum = (vec){0};
-        for (int j = 0; j < count; j += LANES) sum += *(vec *)(scores + j);
-    }
-    float shrink = exp_nonpositive(*maximum - top);
-    *maximum = top;
-    *total = *total * shrink + total_of(sum);
-    return shrink;
-}
-
-/* ---- decodes ---- */
-
 #if LANES == 16
 #define EACH_LANE(F, d) F(0, d), F(1, d), F(2, d), F(3, d), F(4, d), F(5, d), F(6, d), F(7, d), \
     F(8, d), F(9, d), F(10, d), F(11, d), F(12, d), F(13, d), F(14, d), F(15, d)
@@ -87,8 +46,67 @@ INLINE float weigh(float *scores, int count, int low, int high, float *maximum, 
 #else
 #define PICK(a, b, F, d) __builtin_shuffle(a, b, (ivec){EACH_LANE(F, d)})
 #endif
-#define OWN(l, d) ((l) & (d) ? LANES + (l) : (l))
 #define OTHER(l, d) ((l) & (d) ? LANES + ((l) ^ (d)) : (l) ^ (d))
+
+/* Over all lanes, halving what is left in each round: one lane after the other takes four times as
+ * long. */
+#if LANES == 16
+#define EACH_HALF(DO) DO(8) DO(4) DO(2) DO(1)
+#elif LANES == 8
+#define EACH_HALF(DO) DO(4) DO(2) DO(1)
+#else
+#define EACH_HALF(DO) DO(2) DO(1)
+#endif
+INLINE float largest(vec a) {
+#define MAXIMUM_WITH(d) a = larger(a, PICK(a, a, OTHER, d));
+    EACH_HALF(MAXIMUM_WITH)
+    return a[0];
+}
+
+INLINE float total_of(vec a) {
+#define SUM_WITH(d) a += PICK(a, a, OTHER, d);
+    EACH_HALF(SUM_WITH)
+    return a[0];
+}
+
+/* `a`, which begins at position `at`, with `other` in the lanes outside of [low, high). */
+INLINE vec within(vec a, int at, int low, int high, float other) {
+    ivec lane = (ivec){0} + at;
+    for (int i = 0; i < LANES; i++) lane[i] += i;
+    ivec is_in = (lane >= low) & (lane < high);
+    return (vec)(((ivec)a & is_in) | ((ivec)((vec){0} + other) & ~is_in));
+}
+
+/* One row of the online softmax. scores: [count], of which only [low, high) are visible, replaced
+ * by their weights; count a multiple of LANES. Returns what the accumulator must be multiplied
+ * with before the weighted values are added to it. */
+INLINE float weigh(float *scores, int count, int low, int high, float *maximum, float *total) {
+    int begin = low / LANES * LANES, end = (high + LANES - 1) / LANES * LANES;
+    int is_cut = low > begin || high < end;
+    vec top_of = (vec){0} + LOWEST, sum = {0};
+    for (int j = begin; j < end; j += LANES) {
+        vec *score = (vec *)(scores + j);
+        if (is_cut) *score = within(*score, j, low, high, LOWEST);
+        top_of = larger(top_of, *score);
+    }
+    float top = MAX_VALUE(*maximum, largest(top_of));
+    for (int j = begin; j < end; j += LANES) {
+        vec weights = exps_nonpositive(*(vec *)(scores + j) - top);
+        if (is_cut) weights = within(weights, j, low, high, 0); /* exps do not reach 0 */
+        *(vec *)(scores + j) = weights;
+        sum += weights;
+    }
+    for (int j = 0; j < begin; j += LANES) *(vec *)(scores + j) = (vec){0};
+    for (int j = end; j < count; j += LANES) *(vec *)(scores + j) = (vec){0};
+    float shrink = exp_nonpositive(*maximum - top);
+    *maximum = top;
+    *total = *total * shrink + total_of(sum);
+    return shrink;
+}
+
+/* ---- decodes ---- */
+
+#define OWN(l, d) ((l) & (d) ? LANES + (l) : (l))
 #define HALVE(d)                                                                \
     _Pragma("GCC unroll 16") for (int j = 0; j < LANES; j++) if (!(j & (d)))    \
         a[j] = PICK(a[j], a[j + (d)], OWN, d) + PICK(a[j], a[j + (d)], OTHER, d);
@@ -216,14 +234,15 @@ static void pack_queries(const Step *s, int64_t token, int64_t head, int64_t num
     int64_t group = s->num_heads / s->num_kv_heads;
     for (int64_t t = 0; t < tiles; t++) {
         int64_t first = t * num_rows / tiles, rows = (t + 1) * num_rows / tiles - first;
+        const float *from[ROWS];
         for (int64_t r = 0; r < rows; r++) {
             int64_t row = first + r;
-            const float *from = s->query + (token + row / group) * s->query_stride +
-                                (head * group + row % group) * s->head_dim;
-            for (int64_t i = 0; i < s->head_dim; i++)
-                packed[first * s->head_dim + i * rows + r] = from[i] * s->scale;
+            from[r] = s->query + (token + row / group) * s->query_stride +
+                      (head * group + row % group) * s->head_dim;
         }
+        turn(from, rows, s->head_dim, packed + first * s->head_dim, rows);
     }
+    for (int64_t i = 0; i < num_rows * s->head_dim; i++) packed[i] *= s->scale;
 }
 
 /* Keys [start, start + n) of one head as panels [head_dim, WIDTH], their values as panels
@@ -315,7 +334,8 @@ static void attend_chunk(const Step *s, const Task *task, int64_t head, float *s
     for (int64_t row = 0; row < num_rows; row++) {
         float *to = s->out + ((token + row / group) * s->num_heads + head * group + row % group) *
                                  head_dim;
-        for (int64_t i = 0; i < head_dim; i++) to[i] = sums[row * padded + i] / total[row];
+        float share = 1 / total[row];
+        for (int64_t i = 0; i < head_dim; i++) to[i] = sums[row * padded + i] * share;
     }
 }
 
