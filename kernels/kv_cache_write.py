@@ -11,24 +11,26 @@ a row, about half as many bytes are written, and read by every later step.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.checks import FLOATS, require_adjacent, require_dtype, require_runnable, require_shape
-from kernels.devices import device_of
+from kernels.devices import device_of, warp_size
 from kernels.errors import KernelInputError
 from kernels.paged_cache import (
     aot_target,
-    architectures_of,
     place_of,
     require_target,
     write_rows,
+    writers,
 )
 from kernels.row_quantization import Coding, quantize_rows_reference
-from kernels.testing.cases import AotCase
+from kernels.testing.cases import AotCase, by_launch
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -94,14 +96,15 @@ class Launch:
     num_warps: int
 
 
-def choose_launch(head_dim: int, element_bytes: int) -> Launch:
+def choose_launch(head_dim: int, element_bytes: int, arch: str) -> Launch:
     """32 bytes of keys and 32 of values a thread: two 128-bit loads of each are under way.
 
     More of them need registers, and with them warps that could be resident (fp32 with twice as
     many: 0.62 of the warps); fewer leave codes to be stored with 64 bits.
     """
     columns = triton.next_power_of_2(head_dim)
-    return Launch(max(1, 4096 // (element_bytes * columns)), columns, num_warps=4)
+    rows = max(1, 4096 // (element_bytes * columns))
+    return Launch(rows, columns, num_warps=128 // warp_size(arch))
 
 
 def kv_cache_write(
@@ -146,7 +149,8 @@ def kv_cache_write(
     num_rows = tokens * target.heads
     if num_rows == 0:
         return
-    launch = choose_launch(target.head_dim, key.element_size())
+    device = device_of(key)
+    launch = choose_launch(target.head_dim, key.element_size(), device.arch)
     kv_cache_write_kernel[(triton.cdiv(num_rows, launch.rows),)](
         key,
         value,
@@ -161,7 +165,7 @@ def kv_cache_write(
         BLOCK_SIZE=target.block_size,
         ROWS=launch.rows,
         COLUMNS=launch.columns,
-        CODING=target.coding(device_of(key)),
+        CODING=target.coding(device),
         num_warps=launch.num_warps,
     )
 
@@ -191,44 +195,46 @@ def kv_cache_write_reference(
                 cache[place], scales[place] = quantize_rows_reference(rows, cache.dtype)
 
 
-def _case(dtype: str, coding: Coding, heads: int, head_dim: int) -> AotCase:
-    launch = choose_launch(head_dim, 4 if dtype == "fp32" else 2)
-    block = f"{launch.rows}x{launch.columns}"
+def _cases(dtype: str, coding: Coding, heads: int, head_dim: int) -> Iterator[AotCase]:
     target, constants = aot_target(dtype, coding)
     strides = [f"{what}_{of}_stride" for what in ("key", "value") for of in ("token", "head")]
-    return AotCase(
-        kernel="kv_cache_write",
-        config=f"{dtype} {coding} heads={heads} dim={head_dim} block={block}",
-        function=kv_cache_write_kernel,
-        arguments={
-            **dict.fromkeys(("key", "value"), f"*{dtype}"),
-            **target,
-            **dict.fromkeys(("num_rows", *strides), "i32"),
-        },
-        constants={
-            **constants,
-            "HEADS": heads,
-            "HEAD_DIM": head_dim,
-            "BLOCK_SIZE": 16,
-            "ROWS": launch.rows,
-            "COLUMNS": launch.columns,
-            "CODING": coding,
-        },
-        num_warps=launch.num_warps,
-        any_alignment=frozenset({"num_rows"}),
-        architectures=architectures_of(coding),
-    )
+    element_bytes = 4 if dtype == "fp32" else 2
+    launches = by_launch(partial(choose_launch, head_dim, element_bytes), writers(coding))
+    for launch, architectures in launches.items():
+        yield AotCase(
+            kernel="kv_cache_write",
+            config=f"{dtype} {coding} heads={heads} dim={head_dim} "
+            f"block={launch.rows}x{launch.columns} warps={launch.num_warps}",
+            function=kv_cache_write_kernel,
+            arguments={
+                **dict.fromkeys(("key", "value"), f"*{dtype}"),
+                **target,
+                **dict.fromkeys(("num_rows", *strides), "i32"),
+            },
+            constants={
+                **constants,
+                "HEADS": heads,
+                "HEAD_DIM": head_dim,
+                "BLOCK_SIZE": 16,
+                "ROWS": launch.rows,
+                "COLUMNS": launch.columns,
+                "CODING": coding,
+            },
+            num_warps=launch.num_warps,
+            any_alignment=frozenset({"num_rows"}),
+            architectures=architectures,
+        )
 
 
 # The default model (3 heads of 64), Phi-2 (80), Llama-3 8B (128); codes by instruction and by hand.
 AOT_CASES = (
-    _case("bf16", "as it is", 3, 64),
-    _case("fp16", "as it is", 8, 128),
-    _case("fp32", "as it is", 8, 128),
-    _case("bf16", "as it is", 32, 80),
-    _case("bf16", "int8", 8, 128),
-    _case("fp32", "int8", 8, 64),
-    _case("bf16", "e4m3", 8, 128),
-    _case("bf16", "native e4m3", 8, 128),
-    _case("fp16", "native e4m3", 32, 80),
+    *_cases("bf16", "as it is", 3, 64),
+    *_cases("fp16", "as it is", 8, 128),
+    *_cases("fp32", "as it is", 8, 128),
+    *_cases("bf16", "as it is", 32, 80),
+    *_cases("bf16", "int8", 8, 128),
+    *_cases("fp32", "int8", 8, 64),
+    *_cases("bf16", "e4m3", 8, 128),
+    *_cases("bf16", "native e4m3", 8, 128),
+    *_cases("fp16", "native e4m3", 32, 80),
 )

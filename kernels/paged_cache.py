@@ -176,9 +176,9 @@ def aot_target(dtype: str, coding: Coding) -> tuple[dict[str, str], dict[str, in
     return {**arguments, "key_scales": "*fp32", "value_scales": "*fp32"}, {"scale_head_stride": 1}
 
 
-def architectures_of(coding: Coding) -> tuple[str, ...]:
-    """Where kernels are launched with that coding."""
-    native = coding == "native e4m3"
+def writers(coding: Coding) -> tuple[str, ...]:
+    """The kinds of GPU on which a launch may have that coding."""
     if coding not in ("e4m3", "native e4m3"):
         return tuple(ARCHITECTURES)
-    return tuple(name for name in ARCHITECTURES if (name in NATIVE_E4M3) == native)
+    native = coding == "native e4m3"
+    return tuple(arch for arch in ARCHITECTURES if (arch in NATIVE_E4M3) == native)

@@ -43,16 +43,18 @@ def coding_of(cache_dtype: torch.dtype, device: Device) -> Coding:
 
 @triton.jit
 def largest_magnitude(values):
-    """max |x| of each row [rows, columns], fp32; NaN if there is one, which tl.max would lose."""
-    bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return tl.max(bits, 1).to(tl.float32, bitcast=True)
+    """max |x| of each row [rows, columns], as bits of fp32.
+
+    Magnitudes are ordered as their bits are, and NaN comes last, where tl.max would lose it.
+    """
+    return tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
 
 
 @triton.jit
 def scale_of(magnitude, CODING: tl.constexpr):
-    """The scale of a row whose largest magnitude is given; rounded as torch rounds it."""
+    """The scale of a row whose largest magnitude is given as bits; rounded as torch rounds it."""
     largest_code = 127.0 if CODING == "int8" else 448.0
-    scale = tl.div_rn(magnitude, largest_code)
+    scale = tl.div_rn(magnitude.to(tl.float32, bitcast=True), largest_code)
     return tl.where(scale < 1.1754943508222875e-38, 0.0, scale)
 
 
