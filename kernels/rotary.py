@@ -23,45 +23,11 @@ import triton.language as tl
 from kernels.checks import FLOATS, require_adjacent, require_dtype, require_runnable, require_shape
 from kernels.devices import device_of, warp_size
 from kernels.errors import KernelInputError
-from kernels.rotation import load_pairs, load_turn, rotate, store_pairs
+from kernels.rotation import load_turn, rotate_heads
 from kernels.testing.cases import AotCase, by_launch
 
 MAX_HEAD_DIM = 1024
 MAX_POSITIONS = 2**24  # beyond, fp32 has no longer every position
-
-
-@triton.jit
-def rotate_heads(
-    source,
-    target,
-    source_head_stride,
-    target_head_stride,
-    first_head,
-    num_heads,
-    cos,
-    sin,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    ROTARY_DIM: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
-):
-    """HEADS heads of one token, which starts at `source` and goes to `target`."""
-    head = first_head + tl.arange(0, HEADS)
-    there = head < num_heads
-    from_rows = source + head.to(tl.int64) * source_head_stride
-    to_rows = target + head.to(tl.int64) * target_head_stride
-    first, second = load_pairs(from_rows, there, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
-    first, second = rotate(first.to(tl.float32), second.to(tl.float32), cos, sin)
-    dtype = target.dtype.element_ty
-    first, second = first.to(dtype), second.to(dtype)
-    store_pairs(to_rows, first, second, there, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
-    if REST > 0:
-        column = ROTARY_DIM + tl.arange(0, REST)[None, :]
-        mask = there[:, None] & (column < HEAD_DIM)
-        rest = tl.load(from_rows[:, None] + column, mask=mask, other=0.0)
-        tl.store(to_rows[:, None] + column, rest, mask=mask)
 
 
 @triton.jit

@@ -76,3 +76,65 @@ def store_pairs(
         mask = there[:, None] & (column < ROTARY_DIM // 2)
         tl.store(rows[:, None] + column, first, mask=mask)
         tl.store(rows[:, None] + ROTARY_DIM // 2 + column, second, mask=mask)
+
+
+@triton.jit
+def rotated_pairs(
+    rows,
+    there,
+    cos,
+    sin,
+    ROWS: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """`load_pairs`, turned and rounded to the type they are loaded in."""
+    first, second = load_pairs(rows, there, ROWS, ROTARY_DIM, HALF, INTERLEAVED)
+    dtype = first.dtype
+    first, second = rotate(first.to(tl.float32), second.to(tl.float32), cos, sin)
+    return first.to(dtype), second.to(dtype)
+
+
+@triton.jit
+def load_rest(rows, there, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, REST: tl.constexpr):
+    """The elements [rows, REST] that do not turn."""
+    column = ROTARY_DIM + tl.arange(0, REST)[None, :]
+    return tl.load(rows[:, None] + column, mask=there[:, None] & (column < HEAD_DIM), other=0.0)
+
+
+@triton.jit
+def store_rest(
+    rows, rest, there, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, REST: tl.constexpr
+):
+    column = ROTARY_DIM + tl.arange(0, REST)[None, :]
+    tl.store(rows[:, None] + column, rest, mask=there[:, None] & (column < HEAD_DIM))
+
+
+@triton.jit
+def rotate_heads(
+    source,
+    target,
+    source_head_stride,
+    target_head_stride,
+    first_head,
+    num_heads,
+    cos,
+    sin,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    REST: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """HEADS heads of one token, which starts at `source` and goes to `target`."""
+    head = first_head + tl.arange(0, HEADS)
+    there = head < num_heads
+    from_rows = source + head.to(tl.int64) * source_head_stride
+    to_rows = target + head.to(tl.int64) * target_head_stride
+    first, second = rotated_pairs(from_rows, there, cos, sin, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
+    store_pairs(to_rows, first, second, there, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
+    if REST > 0:
+        rest = load_rest(from_rows, there, HEAD_DIM, ROTARY_DIM, REST)
+        store_rest(to_rows, rest, there, HEAD_DIM, ROTARY_DIM, REST)
