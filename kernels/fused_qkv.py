@@ -3,7 +3,7 @@
 What does fusing small kernels save? One after the other, splitting is free (views), rotary reads
 and writes queries and keys, and the cache write reads keys and values again and writes them: in
 one launch the rotated keys never go to memory. Of a token with h query and k key heads of d
-elements, (h + 2k)d elements are read and as many written, against (h + 3k)d each: an eighth less
+elements, (h + 2k)d elements are read and as many written, against (h + 3k)d each: a seventh less
 for Llama-3 8B, and one launch instead of two, which is what counts at decode.
 
 Every result equals that of `rotary` and then `kv_cache_write` bit for bit: the device functions
@@ -14,6 +14,7 @@ are the same, and a rotated key is rounded to its dtype before it becomes codes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,7 +22,7 @@ import triton
 import triton.language as tl
 
 from kernels.checks import FLOATS, require_adjacent, require_dtype, require_runnable
-from kernels.devices import device_of
+from kernels.devices import device_of, warp_size
 from kernels.errors import KernelInputError
 from kernels.kv_cache_write import kv_cache_write_reference
 from kernels.paged_cache import (
@@ -31,53 +32,13 @@ from kernels.paged_cache import (
     write_rows,
     writers,
 )
-from kernels.rotary import Launch, choose_launch, require_rotary, rotary_reference
-from kernels.rotation import (
-    load_rest,
-    load_turn,
-    rotate_heads,
-    rotated_pairs,
-    store_pairs,
-    store_rest,
-)
-from kernels.row_quantization import Coding, codes_of, largest_magnitude, scale_of
+from kernels.rotary import choose_launch as rotary_launch
+from kernels.rotary import rotary_reference
+from kernels.rotary_table import require_rotary
+from kernels.rotated_keys import write_rotated_keys
+from kernels.rotation import load_turn, rotate_heads
+from kernels.row_quantization import Coding
 from kernels.testing.cases import AotCase, by_launch
-
-
-@triton.jit
-def write_rotated_keys(
-    rows,
-    cache_rows,
-    scale_places,
-    kept,
-    cos,
-    sin,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    ROTARY_DIM: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
-    CODING: tl.constexpr,
-):
-    """Keys at pointers [HEADS], turned, into the cache: a row is two tiles of pairs, and a rest."""
-    first, second = rotated_pairs(rows, kept, cos, sin, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
-    if REST > 0:
-        rest = load_rest(rows, kept, HEAD_DIM, ROTARY_DIM, REST)
-    if CODING != "as it is":
-        first, second = first.to(tl.float32), second.to(tl.float32)
-        magnitude = tl.maximum(largest_magnitude(first), largest_magnitude(second))
-        if REST > 0:
-            rest = rest.to(tl.float32)
-            magnitude = tl.maximum(magnitude, largest_magnitude(rest))
-        scale = scale_of(magnitude, CODING)
-        tl.store(scale_places, scale, mask=kept)
-        first, second = codes_of(first, scale, CODING), codes_of(second, scale, CODING)
-        if REST > 0:
-            rest = codes_of(rest, scale, CODING)
-    store_pairs(cache_rows, first, second, kept, HEADS, ROTARY_DIM, HALF, INTERLEAVED)
-    if REST > 0:
-        store_rest(cache_rows, rest, kept, HEAD_DIM, ROTARY_DIM, REST)
 
 
 @triton.jit
@@ -182,6 +143,33 @@ def fused_qkv_kernel(
             )
 
 
+@dataclass(frozen=True)
+class Launch:
+    """Heads of one program, of each the padded pairs, the rest that does not turn, and all."""
+
+    heads: int
+    half: int
+    rest: int
+    columns: int
+    num_warps: int
+
+    def programs_of_a_token(self, query_heads: int, key_heads: int) -> int:
+        key_groups: int = triton.cdiv(key_heads, self.heads)
+        return triton.cdiv(query_heads, self.heads) + 2 * key_groups
+
+
+def choose_launch(key_heads: int, head_dim: int, rotary_dim: int, arch: str) -> Launch:
+    """The tiles of `rotary`, and at most 16 elements of values a thread.
+
+    With more (a rotary_dim of 32 of 80, in one warp) it takes 128 registers, a quarter of the
+    warps, and no byte comes sooner.
+    """
+    turn = rotary_launch(key_heads, head_dim, rotary_dim, arch)
+    columns = triton.next_power_of_2(head_dim)
+    num_warps = max(turn.num_warps, turn.heads * columns // (16 * warp_size(arch)))
+    return Launch(turn.heads, turn.half, turn.rest, columns, min(4, num_warps))
+
+
 def fused_qkv(
     qkv: torch.Tensor,
     positions: torch.Tensor,
@@ -227,7 +215,7 @@ def fused_qkv(
     queries = torch.empty((tokens, query_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     device = device_of(qkv)
     launch = choose_launch(key_heads, head_dim, rotary_dim, device.arch)
-    programs = tokens * programs_of_a_token(launch, query_heads, key_heads)
+    programs = tokens * launch.programs_of_a_token(query_heads, key_heads)
     if programs == 0:
         return queries
     fused_qkv_kernel[(programs,)](
@@ -245,18 +233,13 @@ def fused_qkv(
         ROTARY_DIM=rotary_dim,
         HALF=launch.half,
         REST=launch.rest,
-        COLUMNS=triton.next_power_of_2(head_dim),
+        COLUMNS=launch.columns,
         BLOCK_SIZE=target.block_size,
         INTERLEAVED=interleaved,
         CODING=target.coding(device),
         num_warps=launch.num_warps,
     )
     return queries
-
-
-def programs_of_a_token(launch: Launch, query_heads: int, key_heads: int) -> int:
-    key_groups: int = triton.cdiv(key_heads, launch.heads)
-    return triton.cdiv(query_heads, launch.heads) + 2 * key_groups
 
 
 def fused_qkv_reference(
@@ -317,7 +300,7 @@ def _cases(
                 "ROTARY_DIM": rotary_dim,
                 "HALF": launch.half,
                 "REST": launch.rest,
-                "COLUMNS": triton.next_power_of_2(head_dim),
+                "COLUMNS": launch.columns,
                 "BLOCK_SIZE": 16,
                 "INTERLEAVED": interleaved,
                 "CODING": coding,
