@@ -112,7 +112,7 @@ def block_copy(
         )
     stride = layers[0].stride(0) * layers[0].element_size()
     addresses = [layer.data_ptr() for layer in layers]
-    _copy(layers[0], addresses, addresses, sources, targets, stride, stride)
+    _copy(name, _named(layers), addresses, addresses, sources, targets, stride, stride)
 
 
 def block_gather(
@@ -138,7 +138,8 @@ def block_gather(
     size, addresses = _require_staging(name, staging, len(sources), layers)
     stride = first.stride(0) * first.element_size()
     from_layers, order = [layer.data_ptr() for layer in layers], list(range(len(sources)))
-    _copy(first, from_layers, addresses, sources, order, stride, size * len(layers))
+    tensors = {**_named(layers), "staging": staging}
+    _copy(name, tensors, from_layers, addresses, sources, order, stride, size * len(layers))
     return staging
 
 
@@ -160,11 +161,13 @@ def block_scatter(
     size, addresses = _require_staging(name, staging, len(targets), layers)
     stride = first.stride(0) * first.element_size()
     to_layers, order = [layer.data_ptr() for layer in layers], list(range(len(targets)))
-    _copy(first, addresses, to_layers, order, targets, size * len(layers), stride)
+    tensors = {**_named(layers), "staging": staging}
+    _copy(name, tensors, addresses, to_layers, order, targets, size * len(layers), stride)
 
 
 def _copy(
-    like: torch.Tensor,
+    kernel: str,
+    tensors: dict[str, torch.Tensor],
     source_addresses: list[int],
     target_addresses: list[int],
     sources: list[int],
@@ -173,6 +176,8 @@ def _copy(
     target_stride: int,
 ) -> None:
     """One launch; strides in bytes between blocks. The host waits for nothing."""
+    like = next(iter(tensors.values()))
+    require_runnable(kernel, **tensors)
     size = _block_bytes(like)
     if not sources or size == 0:
         return
@@ -191,6 +196,10 @@ def _copy(
         BLOCK=launch.block,
         num_warps=launch.num_warps,
     )
+
+
+def _named(layers: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"caches[{index}]": layer for index, layer in enumerate(layers)}
 
 
 def _block_bytes(cache: torch.Tensor) -> int:
@@ -221,12 +230,11 @@ def _require_layers(
             "wanted [num_blocks, ...] with each block contiguous: give the storage of keys and "
             "values, not a view of one of them"
         )
-    require_runnable(kernel, **{f"caches[{index}]": layer for index, layer in enumerate(layers)})
     return layers
 
 
 def _require_blocks(
-    kernel: str, name: str, blocks: Sequence[int], cache: torch.Tensor
+    kernel: str, name: str, blocks: Sequence[int] | torch.Tensor, cache: torch.Tensor
 ) -> list[int]:
     if isinstance(blocks, torch.Tensor):
         raise KernelInputError(
@@ -258,7 +266,6 @@ def _require_staging(
             f"{kernel}: staging is {staging.dtype} of shape {tuple(staging.shape)} and strides "
             f"{staging.stride()}, wanted {first.dtype} {wanted}, contiguous"
         )
-    require_runnable(kernel, staging=staging, caches=first)
     size = _block_bytes(first)
     return size, [staging.data_ptr() + layer * size for layer in range(len(layers))]
 

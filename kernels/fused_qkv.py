@@ -154,8 +154,9 @@ class Launch:
     num_warps: int
 
     def programs_of_a_token(self, query_heads: int, key_heads: int) -> int:
+        query_groups: int = triton.cdiv(query_heads, self.heads)
         key_groups: int = triton.cdiv(key_heads, self.heads)
-        return triton.cdiv(query_heads, self.heads) + 2 * key_groups
+        return query_groups + 2 * key_groups
 
 
 def choose_launch(key_heads: int, head_dim: int, rotary_dim: int, arch: str) -> Launch:
@@ -257,10 +258,10 @@ def fused_qkv_reference(
     """One step after the other in the dtype of qkv; float64 caches take float64."""
     key_heads, head_dim = key_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
-    queries, keys, values = heads.split((heads.shape[1] - 2 * key_heads, key_heads, key_heads), 1)
+    queries, keys = heads[:, : -2 * key_heads], heads[:, -2 * key_heads : -key_heads]
     keys = rotary_reference(keys, positions, table, interleaved=interleaved)
     kv_cache_write_reference(
-        keys, values, key_cache, value_cache, slot_mapping, key_scales, value_scales
+        keys, heads[:, -key_heads:], key_cache, value_cache, slot_mapping, key_scales, value_scales
     )
     return rotary_reference(queries, positions, table, interleaved=interleaved)
 

@@ -103,7 +103,8 @@ class Launch:
     num_warps: int
 
     def programs_of_a_token(self, query_heads: int, key_heads: int) -> int:
-        return triton.cdiv(query_heads, self.heads) + triton.cdiv(key_heads, self.heads)
+        groups: int = triton.cdiv(query_heads, self.heads) + triton.cdiv(key_heads, self.heads)
+        return groups
 
 
 def choose_launch(key_heads: int, head_dim: int, rotary_dim: int, arch: str) -> Launch:
@@ -210,7 +211,7 @@ def rotary_reference(
 ) -> torch.Tensor:
     """x [num_tokens, heads, head_dim] turned, in its own dtype: the truth in float64."""
     half = table.shape[1] // 2
-    cos, sin = table[positions.long()].to(x.dtype).unsqueeze(1).split(half, dim=-1)
+    cos, sin = table[positions.long()].to(x.dtype).unsqueeze(1).chunk(2, dim=-1)
     turned = x.clone()
     if interleaved:
         first, second = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
