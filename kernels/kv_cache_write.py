@@ -63,7 +63,7 @@ def kv_cache_write_kernel(
     """One program writes ROWS rows of keys and as many of values; a row is a token's head."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < num_rows
-    token, head = (row // HEADS).to(tl.int64), row % HEADS
+    token, head = (row // HEADS).to(tl.int64), (row % HEADS).to(tl.int64)
     slot = tl.load(slot_mapping + token, mask=there, other=-1).to(tl.int64)
     kept = there & (slot >= 0)
     column = tl.arange(0, COLUMNS)[None, :]

@@ -42,7 +42,7 @@ STRIDES = tuple(
 def place_of(slot, head, block_stride, slot_stride, head_stride, BLOCK_SIZE: tl.constexpr):
     """The offset of a slot's head; int64, as a cache has more than 2^31 elements."""
     block = slot // BLOCK_SIZE * block_stride
-    return block + slot % BLOCK_SIZE * slot_stride + head * head_stride
+    return block + slot % BLOCK_SIZE * slot_stride + head.to(tl.int64) * head_stride
 
 
 @triton.jit

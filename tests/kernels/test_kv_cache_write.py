@@ -246,6 +246,11 @@ def test_offsets_are_64_bit() -> None:
             2**30, 0, 2**30, 0, 2**30, -(2**31), 0, 0, 0, 0,
             HEADS=1, HEAD_DIM=16, BLOCK_SIZE=2, ROWS=4, COLUMNS=16, CODING="as it is",
         )  # fmt: skip
+        kv_cache_write_kernel[(1,)](  # heads 2 and 3 of 4, masked off, would wrap
+            key, key, cache, cache.clone(), None, None, torch.tensor([0]), 1,
+            0, 2**30, 0, 2**30, 0, 0, 2**30, 0, 0, 0,
+            HEADS=4, HEAD_DIM=16, BLOCK_SIZE=2, ROWS=4, COLUMNS=16, CODING="as it is",
+        )  # fmt: skip
     assert cache.eq(1).all()
 
 
