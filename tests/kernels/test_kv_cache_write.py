@@ -119,7 +119,8 @@ def test_codes_read_back_within_half_a_step(
         bound = step / 2
     else:
         bound = torch.maximum(rows.double().abs() * 2**-4, step * 2**-10)
-    assert (error <= bound * (1 + 1e-6) + 2**-126).all()
+    # The quotient is a product with a rounded inverse: a tie may go either way.
+    assert (error <= bound * (1 + 2**-14) + 2**-126).all()
 
 
 @settings(max_examples=20)
