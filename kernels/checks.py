@@ -47,16 +47,21 @@ def require_shape(kernel: str, name: str, tensor: torch.Tensor, wanted: Sequence
         )
 
 
-def as_rows(kernel: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """[..., columns] as [rows, columns] on the same memory, the elements of a row adjacent."""
-    if tensor.dim() == 0:
-        raise KernelInputError(f"{kernel}: {name} is a scalar, wanted at least one dimension")
-    columns = tensor.shape[-1]
-    if columns > 1 and tensor.stride(-1) != 1:
+def require_adjacent(kernel: str, name: str, tensor: torch.Tensor) -> None:
+    """The elements of the last dimension lie side by side; other strides are free."""
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise KernelInputError(
             f"{kernel}: the elements of a row of {name} must be adjacent, its last stride is "
             f"{tensor.stride(-1)}: call .contiguous()"
         )
+
+
+def as_rows(kernel: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """[..., columns] as [rows, columns] on the same memory, the elements of a row adjacent."""
+    if tensor.dim() == 0:
+        raise KernelInputError(f"{kernel}: {name} is a scalar, wanted at least one dimension")
+    require_adjacent(kernel, name, tensor)
+    columns = tensor.shape[-1]
     try:
         return tensor.view(tensor[..., 0].numel() if columns else 0, columns)
     except RuntimeError:

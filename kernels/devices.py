@@ -35,6 +35,11 @@ def device_of(tensor: torch.Tensor) -> Device:
     return _device(tensor.device.index)
 
 
+def warp_size(arch: str) -> int:
+    """Threads of a warp, which share out a tile: with twice as many, each gets half."""
+    return 64 if arch.startswith("gfx9") else 32
+
+
 def kind_of(capability: tuple[int, int]) -> str:
     """The kind of NVIDIA GPU whose launches fit a compute capability.
 

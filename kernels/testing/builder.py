@@ -316,6 +316,18 @@ _COMPARISONS: dict[str, Callable[..., Array]] = {
     "fcmpUGE": lambda a, b: ~(a < b),
     "fcmpUEQ": lambda a, b: ~((a < b) | (a > b)),
     "fcmpUNE": np.not_equal,
+    # Stock gives these the type of what they compare: spread over lanes, truth became a number,
+    # and a mask made with it a list of indices.
+    "icmpEQ": np.equal,
+    "icmpNE": np.not_equal,
+    "icmpSLT": np.less,
+    "icmpSLE": np.less_equal,
+    "icmpSGT": np.greater,
+    "icmpSGE": np.greater_equal,
+    "icmpULT": np.less,
+    "icmpULE": np.less_equal,
+    "icmpUGT": np.greater,
+    "icmpUGE": np.greater_equal,
 }
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "fneg": np.negative,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kernels.testing.architectures import ARCHITECTURES
+
+Launch = TypeVar("Launch", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ class CaseId:
     def load(self) -> AotCase:
         case: AotCase = importlib.import_module(self.module).AOT_CASES[self.index]
         return case
+
+
+def by_launch(
+    choose: Callable[[str], Launch], architectures: Iterable[str] = tuple(ARCHITECTURES)
+) -> dict[Launch, tuple[str, ...]]:
+    """Which launches `choose` gives, and for which architectures each: one case for each."""
+    found: dict[Launch, tuple[str, ...]] = {}
+    for arch in architectures:
+        launch = choose(arch)
+        found[launch] = (*found.get(launch, ()), arch)
+    return found
 
 
 def declared_cases(package: str = "kernels") -> dict[CaseId, AotCase]:

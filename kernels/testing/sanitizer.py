@@ -21,7 +21,7 @@ Programs run one after the other here, so a race is found by who touched a byte,
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -54,15 +54,19 @@ _UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @contextmanager
 def sanitize(
-    *, bounds: Literal["view", "storage"] = "view", ordered_by_atomics: bool = False
+    *,
+    bounds: Literal["view", "storage"] = "view",
+    ordered_by_atomics: bool = False,
+    reachable: Sequence[torch.Tensor] = (),
 ) -> Iterator[Sanitizer]:
     """Interprets the kernels launched within the block and raises a SanitizerError on a fault.
 
     bounds: "storage" also allows the bytes between the elements of a view.
     ordered_by_atomics: the kernel's programs wait for each other with atomics, so one may read
     what another wrote, and store where others used atomics before.
+    reachable: tensors that the kernels find by an address in memory, not by an argument.
     """
-    sanitizer = Sanitizer(bounds == "storage", ordered_by_atomics)
+    sanitizer = Sanitizer(bounds == "storage", ordered_by_atomics, reachable)
     with use_faithful_interpreter(sanitizer), _PoisonedAllocations():
         yield sanitizer
 
@@ -70,7 +74,13 @@ def sanitize(
 class Sanitizer(LaunchObserver):
     """The detectors; made by `sanitize`."""
 
-    def __init__(self, whole_storages: bool, ordered_by_atomics: bool) -> None:
+    def __init__(
+        self,
+        whole_storages: bool,
+        ordered_by_atomics: bool,
+        reachable: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self.reachable = {f"reachable[{index}]": tensor for index, tensor in enumerate(reachable)}
         self.whole_storages = whole_storages
         self.ordered_by_atomics = ordered_by_atomics
         self.kernel = ""
@@ -102,7 +112,7 @@ class Sanitizer(LaunchObserver):
         self, kernel: str, grid: tuple[int, int, int], arguments: Mapping[str, Any]
     ) -> None:
         self.kernel, self._grid = kernel, grid
-        self._shadow = Shadow(arguments, self.whole_storages)
+        self._shadow = Shadow({**arguments, **self.reachable}, self.whole_storages)
 
     def begin_program(self, program: tuple[int, int, int]) -> None:
         self.program = program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.devices import device_of, kind_of
+from kernels.devices import device_of, kind_of, warp_size
 from kernels.testing.architectures import ARCHITECTURES
 
 
@@ -25,3 +25,7 @@ def test_every_compute_capability_has_a_kind_that_the_gate_compiles_for(
 
 def test_an_interpreted_launch_is_one_of_a_kind_too() -> None:
     assert device_of(torch.zeros(1)).arch in ARCHITECTURES
+
+
+def test_warps_have_the_threads_that_the_gate_reckons_with() -> None:
+    assert all(warp_size(name) == kind.warp_size for name, kind in ARCHITECTURES.items())

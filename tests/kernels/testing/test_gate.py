@@ -11,7 +11,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.testing.cases import AotCase, declared_cases
+from kernels.testing.cases import AotCase, by_launch, declared_cases
 from kernels.testing.gate import (
     QualityTable,
     broken_limits,
@@ -177,3 +177,11 @@ def test_the_table_has_every_declared_case_and_no_other() -> None:
         for arch in case.architectures
     }
     assert set(QualityTable.read().rows) == declared
+
+
+def test_architectures_with_the_same_launch_share_a_case() -> None:
+    def warps(arch: str) -> int:
+        return 1 if arch.startswith("gfx") else 2
+
+    assert by_launch(warps) == {2: ("sm_80", "sm_89", "sm_90", "sm_100"), 1: ("gfx942",)}
+    assert by_launch(warps, ["sm_90", "sm_89"]) == {2: ("sm_90", "sm_89")}

@@ -53,6 +53,13 @@ def reduce_all_kernel(source, target, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 
 
 @triton.jit
+def store_where_positive_kernel(number, target, start, COUNT: tl.constexpr, LANES: tl.constexpr):
+    lane = tl.arange(0, LANES)
+    mask = (lane < COUNT) & (tl.load(number) > 0)
+    tl.store(target + start + lane, 7, mask=mask)
+
+
+@triton.jit
 def compose_affine(a, b, c, d):
     """x -> a x + b, then x -> c x + d: order matters."""
     return a * c, b * c + d
@@ -321,6 +328,15 @@ def test_integers_that_a_mask_leaves_out_are_the_largest(dtype: torch.dtype) -> 
     target = torch.zeros(8, dtype=dtype)
     load_half_kernel[(1,)](source, target, BLOCK=8)
     assert target.tolist() == [1] * 4 + [torch.iinfo(dtype).max] * 4
+
+
+def test_one_comparison_may_mask_all_lanes() -> None:
+    """A scalar's truth, spread over a block and joined with a mask of lanes, is a mask."""
+    target = torch.zeros(4, dtype=torch.int32)
+    with sanitize():  # which sees the lanes that are touched
+        store_where_positive_kernel[(1,)](torch.tensor([3]), target, 0, COUNT=2, LANES=4)
+        store_where_positive_kernel[(1,)](torch.tensor([-3]), target, 100, COUNT=2, LANES=4)
+    assert target.tolist() == [7, 7, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int32])

@@ -46,6 +46,13 @@ def row_kernel(source, target, stride, columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def follow_kernel(table, target, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    source = tl.load(table).to(tl.pointer_type(tl.float32))
+    tl.store(target + lanes, tl.load(source + lanes))
+
+
+@triton.jit
 def total_kernel(source, target, BLOCK: tl.constexpr, ATOMIC: tl.constexpr):
     total = tl.sum(tl.load(source + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)), 0)
     if ATOMIC:
@@ -176,6 +183,19 @@ def test_the_rows_of_a_view_may_be_read() -> None:
     with sanitize():
         row_kernel[(4,)](view, target, view.stride(0), 6, BLOCK=8)
     assert torch.equal(target.reshape(4, 6), view)
+
+
+def test_memory_found_by_an_address_must_be_named() -> None:
+    """The table says where the numbers are; only what is reachable may be read there."""
+    numbers, target = torch.arange(4.0), torch.zeros(4)
+    table = torch.tensor([numbers.data_ptr()])
+    with sanitize(reachable=[numbers]):
+        follow_kernel[(1,)](table, target, BLOCK=4)
+    assert torch.equal(target, numbers)
+    with pytest.raises(OutOfBoundsError), sanitize():
+        follow_kernel[(1,)](table, target, BLOCK=4)
+    with pytest.raises(OutOfBoundsError, match=r"reachable\[0\]"), sanitize(reachable=[numbers]):
+        follow_kernel[(1,)](table, target, BLOCK=8)
 
 
 def test_two_views_of_one_storage_allow_what_both_cover() -> None:
