@@ -35,7 +35,7 @@ def require_tensors(
     require_dtype(NAME, "query", query, FLOATS)
     require_dtype(NAME, "key_cache", key_cache, (query.dtype, *CODES))
     num_heads, head_dim = query.shape[1:]
-    num_blocks, block_size, num_kv_heads, key_dim = key_cache.shape
+    block_size, num_kv_heads, key_dim = key_cache.shape[1:]
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         raise KernelInputError(f"{NAME}: head_dim is {head_dim}, wanted 1 to {MAX_HEAD_DIM}")
     if key_dim != head_dim:

@@ -103,7 +103,7 @@ def attend(
         key = start + tl.arange(0, BLOCK_N)
         known = key < num_keys if MASKED else tl.full((BLOCK_N,), True, tl.int1)
         block = tl.load(table + key // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-        slot = key % BLOCK_SIZE
+        slot = (key % BLOCK_SIZE).to(tl.int64)
         place = block * key_strides[0] + slot * key_strides[1]
         mask = in_head[:, None] & known[None, :]
         k = tl.load(keys + place[None, :] + d[:, None], mask=mask, other=0.0)
@@ -204,7 +204,7 @@ def paged_attention_kernel(
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     BLOCK_D: tl.constexpr = triton.next_power_of_2(HEAD_DIM) if HEAD_DIM > 16 else 16
     block = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    kv_head = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
 
     request = find_request(query_start_loc, num_requests, block, BLOCK_Q) if SEARCH else block
@@ -235,6 +235,11 @@ def paged_attention_kernel(
         length = tl.cdiv(tiles, tl.num_programs(2)) * BLOCK_N
         begin += split * length
         end = tl.minimum(begin + length, end)
+        partial = split.to(tl.int64) * num_tokens + start + token
+        partial_lse += partial * (tl.num_programs(1) * GROUP) + head
+        if begin >= end:  # nothing here that merging would look at
+            tl.store(partial_lse, tl.full((BLOCK_M,), float("-inf"), tl.float32), mask=in_block)
+            return
     full_begin = begin
     if HAS_WINDOW:
         window_end = tl.maximum(last_position - window + 1, 0)
@@ -294,11 +299,10 @@ def paged_attention_kernel(
     result = accumulator * (unit if HAS_SCALES else 1.0)
     result = result / tl.where(saw_none, 1.0, row_sum)[:, None]
     if SPLIT:
-        place += split.to(tl.int64) * num_tokens
         lse = tl.where(saw_none, float("-inf"), row_max + tl.math.log2(row_sum))
-        num_heads = tl.num_programs(1) * GROUP
-        tl.store(partial_lse + place * num_heads + head, lse, mask=in_block)
-        in_block &= ~saw_none  # what is nothing is not merged
+        tl.store(partial_lse, lse, mask=in_block)
+        in_block &= ~saw_none
+        place = partial
     place = place * out_token_stride + head * out_head_stride
     tl.store(
         out + place[:, None] + d[None, :],

@@ -49,7 +49,7 @@ def choose_num_splits(
     return next(splits for splits, filled in filling.items() if filled >= good_enough)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "num_splits"])
 def merge_splits_kernel(
     partial_out,
     partial_lse,
@@ -155,7 +155,8 @@ def _case(dtype: str, head_dim: int, splits: int) -> AotCase:
         config=f"{dtype} head_dim={head_dim} splits={splits}",
         function=merge_splits_kernel,
         arguments={
-            **{"partial_out": "*fp32", "partial_lse": "*fp32", "out": f"*{dtype}"},
+            **dict.fromkeys(("partial_out", "partial_lse"), "*fp32"),
+            "out": f"*{dtype}",
             **dict.fromkeys(("out_token_stride", "out_head_stride"), "i32"),
             **dict.fromkeys(("rows", "num_heads", "num_splits"), "i32"),
         },
