@@ -1,0 +1,311 @@
+"""The Triton functions of paged attention: what one program does with its query rows.
+
+A program holds BLOCK_M rows: some query tokens of one request, each with the query heads that
+share one KV head, so that a key is read once for all of them (GQA) and the matrix instruction has
+rows to fill it with. It walks over the keys its rows see in tiles of BLOCK_N, finds each key's
+place through the block table, and keeps the softmax online (Milakov and Gimelshein 2018, alg. 3;
+Dao 2023, "FlashAttention-2", alg. 1) in base 2, where an exponential is one instruction.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.e4m3_decoding import e4m3_values
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def find_request(query_start_loc, num_requests, block, BLOCK_Q: tl.constexpr):
+    """The request that query block number `block` belongs to.
+
+    Request r is given the blocks from query_start_loc[r] // BLOCK_Q + r to that of r + 1, which
+    are always enough for its tokens: the lengths need not be known where the grid is chosen.
+    """
+    low = 0
+    high = num_requests
+    while low < high:
+        middle = (low + high) // 2
+        first_block = tl.load(query_start_loc + middle).to(tl.int32) // BLOCK_Q + middle
+        low, high = (
+            tl.where(first_block <= block, middle + 1, low),
+            tl.where(first_block <= block, high, middle),
+        )
+    return low - 1
+
+
+@triton.jit
+def as_numbers(codes, DTYPE: tl.constexpr):
+    """What is cached, as numbers: floats, int8, or e4m3 (as uint8 where the GPU has none)."""
+    if codes.dtype == tl.uint8:
+        return e4m3_values(codes).to(DTYPE)
+    else:
+        return codes.to(DTYPE)
+
+
+@triton.jit
+def soft_capped(scores, cap, PRECISE: tl.constexpr):
+    """cap * tanh(score / cap). tanh(x) = 2 sigmoid(2x) - 1, which is off by 1e-7 around 0: where
+    that counts, in fp32, small x take the series of tanh."""
+    x = scores / cap
+    tanh = 2.0 / (1.0 + tl.math.exp2(x * (-2.0 * LOG2_E))) - 1.0
+    if PRECISE:
+        square = x * x
+        series = 62.0 / 2835.0
+        series = -17.0 / 315.0 + square * series
+        series = 2.0 / 15.0 + square * series
+        series = -1.0 / 3.0 + square * series
+        tanh = tl.where(tl.abs(x) < 0.2, x + x * square * series, tanh)
+    return cap * tanh
+
+
+@triton.jit
+def attend(
+    state,
+    query,
+    position,
+    begin,
+    end,
+    num_keys,
+    table,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    key_strides,
+    value_strides,
+    key_scale_strides,
+    value_scale_strides,
+    window,
+    scale,
+    softcap,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The softmax so far, taken on over the keys in [begin, end), in tiles of BLOCK_N.
+
+    Without MASKED every row sees all of these keys. With it, rows see those of the first
+    num_keys that the causal mask and the window leave them; other keys are not touched.
+    """
+    row_max, row_sum, accumulator, unit = state
+    BLOCK_D: tl.constexpr = query.shape[1]
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < HEAD_DIM if HEAD_DIM < BLOCK_D else tl.full((BLOCK_D,), True, tl.int1)
+    for start in tl.range(begin, end, BLOCK_N):
+        key = start + tl.arange(0, BLOCK_N)
+        known = key < num_keys if MASKED else tl.full((BLOCK_N,), True, tl.int1)
+        block = tl.load(table + key // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
+        slot = (key % BLOCK_SIZE).to(tl.int64)
+        place = block * key_strides[0] + slot * key_strides[1]
+        mask = in_head[:, None] & known[None, :]
+        k = tl.load(keys + place[None, :] + d[:, None], mask=mask, other=0.0)
+        scores = tl.dot(query, as_numbers(k, query.dtype), input_precision="ieee")
+        if HAS_SCALES:
+            place = block * key_scale_strides[0] + slot * key_scale_strides[1]
+            scores *= (scale * tl.load(key_scales + place, mask=known, other=0.0))[None, :]
+        else:
+            scores *= scale
+        if HAS_SOFTCAP:
+            scores = soft_capped(scores, softcap, query.dtype == tl.float32) * LOG2_E
+        if MASKED:
+            seen = known[None, :] & (key[None, :] <= position[:, None])
+            if HAS_WINDOW:
+                seen &= key[None, :] > position[:, None] - window
+            scores = tl.where(seen, scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, 1))
+        shift = tl.where(new_max == float("-inf"), 0.0, new_max)  # rows that saw no key yet
+        weights = tl.math.exp2(scores - shift[:, None])
+        decay = tl.math.exp2(row_max - shift)
+        row_max = new_max
+        row_sum = row_sum * decay + tl.sum(weights, 1)
+        if HAS_SCALES:
+            # The accumulator counts in units of the largest value scale so far: a weight times
+            # a small scale would be lost in fp16.
+            place = block * value_scale_strides[0] + slot * value_scale_strides[1]
+            value_scale = tl.load(value_scales + place, mask=known, other=0.0)
+            new_unit = tl.maximum(unit, tl.max(value_scale, 0))
+            weights *= (value_scale / new_unit)[None, :]
+            decay *= unit / new_unit
+            unit = new_unit
+        place = block * value_strides[0] + slot * value_strides[1]
+        mask = known[:, None] & in_head[None, :]
+        v = tl.load(values + place[:, None] + d[None, :], mask=mask, other=0.0)
+        accumulator = tl.dot(
+            weights.to(query.dtype),
+            as_numbers(v, query.dtype),
+            accumulator * decay[:, None],
+            input_precision="ieee",
+        )
+    return row_max, row_sum, accumulator, unit
+
+
+@triton.jit(do_not_specialize=["num_requests", "num_tokens", "capacity", "window", "table_stride"])
+def paged_attention_kernel(
+    query,
+    key_cache,
+    value_cache,
+    key_scales,
+    value_scales,
+    block_tables,
+    seq_lens,
+    query_start_loc,
+    out,
+    partial_lse,
+    query_token_stride,
+    query_head_stride,
+    key_block_stride,
+    key_slot_stride,
+    key_head_stride,
+    value_block_stride,
+    value_slot_stride,
+    value_head_stride,
+    key_scale_block_stride,
+    key_scale_slot_stride,
+    key_scale_head_stride,
+    value_scale_block_stride,
+    value_scale_slot_stride,
+    value_scale_head_stride,
+    table_stride,
+    out_token_stride,
+    out_head_stride,
+    num_requests,
+    num_tokens,
+    capacity,
+    window,
+    scale,
+    softcap,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SEARCH: tl.constexpr,
+    PEEL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+):
+    """Program (block of query tokens, KV head, split of the keys).
+
+    capacity: keys that a row of block_tables has room for. SEARCH: a request may have several
+    blocks of query tokens. PEEL: tiles that all rows see whole are done without masks. SPLIT:
+    `out` is the partial results, fp32 [num_splits, num_tokens, num_heads, head_dim], and
+    partial_lse is written.
+    """
+    BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
+    BLOCK_D: tl.constexpr = triton.next_power_of_2(HEAD_DIM) if HEAD_DIM > 16 else 16
+    block = tl.program_id(0)
+    kv_head = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+
+    request = find_request(query_start_loc, num_requests, block, BLOCK_Q) if SEARCH else block
+    start = tl.load(query_start_loc + request).to(tl.int32)
+    query_len = tl.load(query_start_loc + request + 1).to(tl.int32) - start
+    first = 0
+    if SEARCH:
+        first = (block - (start // BLOCK_Q + request)) * BLOCK_Q
+    if first >= query_len:
+        return
+    row = tl.arange(0, BLOCK_M)
+    token = first + row // GROUP
+    head = kv_head * GROUP + row % GROUP
+    in_block = (row < BLOCK_Q * GROUP) & (token < query_len)
+
+    # Keys that rows see: each those up to its own position, from its window's first key on.
+    seq_len = tl.load(seq_lens + request).to(tl.int32)
+    position = seq_len - query_len + token
+    first_position = seq_len - query_len + first
+    last_position = seq_len - query_len + tl.minimum(first + BLOCK_Q, query_len) - 1
+    num_keys = tl.maximum(tl.minimum(last_position + 1, capacity), 0)
+    begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(first_position - window + 1, 0) // BLOCK_N * BLOCK_N
+    end = tl.cdiv(num_keys, BLOCK_N) * BLOCK_N
+    if SPLIT:
+        tiles = tl.maximum(end - begin, 0) // BLOCK_N
+        length = tl.cdiv(tiles, tl.num_programs(2)) * BLOCK_N
+        begin += split * length
+        end = tl.minimum(begin + length, end)
+        partial = split.to(tl.int64) * num_tokens + start + token
+        partial_lse += partial * (tl.num_programs(1) * GROUP) + head
+        if begin >= end:  # nothing here that merging would look at
+            tl.store(partial_lse, tl.full((BLOCK_M,), float("-inf"), tl.float32), mask=in_block)
+            return
+    full_begin = begin
+    if HAS_WINDOW:
+        window_end = tl.maximum(last_position - window + 1, 0)
+        full_begin = tl.cdiv(window_end, BLOCK_N) * BLOCK_N
+    full_end = tl.maximum(tl.minimum(first_position + 1, num_keys), 0) // BLOCK_N * BLOCK_N
+    if PEEL:
+        full_begin = tl.minimum(tl.maximum(full_begin, begin), end)
+        full_end = tl.minimum(tl.maximum(full_end, full_begin), end)
+        bounds = (begin, full_begin, full_end, end)
+    else:
+        bounds = (begin, end)
+
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < HEAD_DIM
+    place = (start + token).to(tl.int64)
+    q = tl.load(
+        query + (place * query_token_stride + head * query_head_stride)[:, None] + d[None, :],
+        mask=in_block[:, None] & in_head[None, :],
+        other=0.0,
+    )
+    row_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    accumulator = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    state = (row_max, row_sum, accumulator, 1.1754943508222875e-38)
+    # Peeled: the left edge of the window, what all rows see, the causal edge.
+    for part in tl.static_range(0 if HAS_WINDOW or not PEEL else 1, 3 if PEEL else 1):
+        state = attend(
+            state,
+            q,
+            position,
+            bounds[part],
+            bounds[part + 1],
+            num_keys,
+            block_tables + request.to(tl.int64) * table_stride,
+            key_cache + kv_head * key_head_stride,
+            value_cache + kv_head * value_head_stride,
+            key_scales + kv_head * key_scale_head_stride,
+            value_scales + kv_head * value_scale_head_stride,
+            (key_block_stride, key_slot_stride),
+            (value_block_stride, value_slot_stride),
+            (key_scale_block_stride, key_scale_slot_stride),
+            (value_scale_block_stride, value_scale_slot_stride),
+            window,
+            scale if HAS_SOFTCAP else scale * LOG2_E,
+            softcap,
+            BLOCK_SIZE,
+            HEAD_DIM,
+            BLOCK_N,
+            HAS_WINDOW,
+            HAS_SOFTCAP,
+            HAS_SCALES,
+            MASKED=part != 1 or not PEEL,
+        )
+    row_max, row_sum, accumulator, unit = state
+
+    saw_none = row_sum == 0.0
+    result = accumulator * (unit if HAS_SCALES else 1.0)
+    result = result / tl.where(saw_none, 1.0, row_sum)[:, None]
+    if SPLIT:
+        lse = tl.where(saw_none, float("-inf"), row_max + tl.math.log2(row_sum))
+        tl.store(partial_lse, lse, mask=in_block)
+        in_block &= ~saw_none
+        place = partial
+    place = place * out_token_stride + head * out_head_stride
+    tl.store(
+        out + place[:, None] + d[None, :],
+        result.to(out.dtype.element_ty),
+        mask=in_block[:, None] & in_head[None, :],
+    )

@@ -1,0 +1,406 @@
+"""Paged attention against float64, under the sanitizer, with NaN in every slot that is nobody's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels.paged_attention as module
+from kernels.devices import Device
+from kernels.errors import KernelInputError
+from kernels.paged_attention import paged_attention
+from kernels.paged_attention_kernel import paged_attention_kernel
+from kernels.testing.faults import OutOfBoundsError
+from kernels.testing.sanitizer import sanitize
+from tests.kernels.paged_batches import E4M3, OPTIONS, SPLITS, Batch, batch_of, batches
+from tests.kernels.strategies import SEEDS
+
+MIXED = [(5, 70), (1, 133), (17, 17), (1, 1)]
+
+
+@settings(max_examples=15)
+@given(data=st.data(), options=OPTIONS, num_splits=SPLITS)
+def test_a_ragged_batch_is_as_accurate_as_torch(
+    device: str, data: st.DataObject, options: dict[str, Any], num_splits: int | None
+) -> None:
+    batch = data.draw(batches(device))
+    batch.assert_accurate(batch.attend(num_splits=num_splits, **options), **options)
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(data=st.data(), options=OPTIONS, num_splits=SPLITS)
+def test_many_ragged_batches_are_as_accurate_as_torch(
+    device: str, data: st.DataObject, options: dict[str, Any], num_splits: int | None
+) -> None:
+    batch = data.draw(batches(device, largest=300))
+    batch.assert_accurate(batch.attend(num_splits=num_splits, **options), **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"window": 64}, {"window": 256, "softcap": 50.0}])
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2), (5, 1), (9, 3)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_long_lengths_with_prefill_and_decode_together(
+    device: str, dtype: torch.dtype, heads: tuple[int, int], options: dict[str, Any]
+) -> None:
+    lens = [(1, 1328), (5, 18), (129, 463)]
+    batch = batch_of(lens, device, heads=heads, head_dim=128, dtype=dtype)
+    batch.assert_accurate(batch.attend(**options), **options)
+
+
+@pytest.mark.parametrize("head_dim", [1, 40, 80, 96, 128, 256])
+def test_heads_of_no_power_of_two_are_padded(device: str, head_dim: int) -> None:
+    batch = batch_of([(3, 40), (1, 65)], device, head_dim=head_dim, dtype=torch.float16)
+    batch.assert_accurate(batch.attend())
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.int8, E4M3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_cache_of_codes_is_read_as_its_numbers(
+    device: str, dtype: torch.dtype, cache_dtype: torch.dtype
+) -> None:
+    """int8 and e4m3 with a scale for each token and head, in prefill and in a split decode."""
+    for lens, num_splits in (([(5, 70), (33, 40)], 1), ([(1, 70), (1, 150)], 2)):
+        batch = batch_of(lens, device, dtype=dtype, cache_dtype=cache_dtype, heads=(9, 3))
+        batch.assert_accurate(batch.attend(num_splits=num_splits))
+
+
+# Exact laws.
+
+
+@pytest.mark.parametrize("lens", [MIXED, [(1, 200), (1, 3), (1, 65)]])
+@pytest.mark.parametrize("num_splits", [2, 5])
+def test_splits_of_the_keys_change_roundings_only(
+    device: str, lens: list[tuple[int, int]], num_splits: int
+) -> None:
+    batch = batch_of(lens, device)
+    whole = batch.attend(num_splits=1)
+    torch.testing.assert_close(batch.attend(num_splits=num_splits), whole, rtol=1e-5, atol=1e-6)
+    windowed = batch.attend(num_splits=1, window=37)
+    parts = batch.attend(num_splits=num_splits, window=37)
+    torch.testing.assert_close(parts, windowed, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8])
+def test_the_size_and_order_of_blocks_do_not_matter(
+    device: str, cache_dtype: torch.dtype | None
+) -> None:
+    """Bit for bit: tiles are of keys, wherever these are."""
+    first, *others = (
+        batch_of(MIXED, device, block_size=block_size, cache_dtype=cache_dtype, spare_blocks=spare)
+        for block_size, spare in ((16, 1), (1, 0), (3, 7), (17, 2), (128, 0))
+    )
+    expected = first.attend()
+    for other in others:
+        assert torch.equal(other.attend(), expected)
+
+
+@settings(max_examples=5)
+@given(seed=SEEDS, num_splits=st.sampled_from([1, 3]))
+def test_the_rows_of_a_request_do_not_depend_on_its_neighbours(
+    device: str, seed: int, num_splits: int
+) -> None:
+    """Bit for bit, for one number of splits: batch invariance."""
+    batch = batch_of(MIXED, device, seed=seed, dtype=torch.bfloat16)
+    together = batch.attend(num_splits=num_splits)
+    for index in range(len(MIXED)):
+        alone = batch.request(index).attend(num_splits=num_splits, max_query_len=17)
+        start, end = batch.query_start_loc[index : index + 2].tolist()
+        assert torch.equal(alone, together[start:end])
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 19}])
+def test_prefill_in_chunks_equals_prefill_at_once(device: str, options: dict[str, Any]) -> None:
+    length = 100
+    batch = batch_of([(length, length)], device)
+    at_once = batch.attend(num_splits=1, **options)
+    for start, end in ((0, 31), (31, 64), (64, 65), (65, 100)):
+        chunk = replace(
+            batch,
+            query=batch.query[start:end],
+            query_start_loc=batch.query_start_loc.new_tensor([0, end - start]),
+            seq_lens=batch.seq_lens.new_tensor([end]),
+        )
+        out = chunk.attend(num_splits=1, **options)
+        torch.testing.assert_close(out, at_once[start:end], rtol=1e-5, atol=1e-6)
+
+
+def test_permuting_kv_heads_with_their_groups_permutes_the_result(device: str) -> None:
+    batch = batch_of([(3, 70), (1, 20)], device, heads=(6, 3))
+    order = torch.tensor([2, 0, 1])
+    permuted = replace(
+        batch,
+        query=batch.query.unflatten(1, (3, 2))[:, order].flatten(1, 2),
+        key_cache=batch.key_cache[:, :, order],
+        value_cache=batch.value_cache[:, :, order],
+    )
+    expected = batch.attend().unflatten(1, (3, 2))[:, order].flatten(1, 2)
+    assert torch.equal(permuted.attend(), expected)
+
+
+def test_a_window_of_one_gives_the_value_of_the_token_itself(device: str) -> None:
+    """Bit for bit: its weight is 1."""
+    batch = batch_of([(5, 70)], device, heads=(2, 2), dtype=torch.float16)
+    own = batch.reference(torch.float64, window=1).half()
+    assert torch.equal(batch.attend(window=1, num_splits=2), own)
+
+
+def test_a_window_longer_than_the_sequence_is_none(device: str) -> None:
+    batch = batch_of(MIXED, device)
+    whole = batch.attend(num_splits=1)
+    assert torch.equal(batch.attend(num_splits=1, window=133), whole)
+    assert torch.equal(batch.attend(num_splits=1, window=2**40), whole)
+
+
+# Faults that kernels of this kind have had.
+
+
+def test_tokens_without_a_key_get_zeros(device: str) -> None:
+    """flashinfer#4452: five query tokens, two keys; the first three stand before position 0."""
+    batch = batch_of([(5, 2), (2, 0), (1, 4)], device)
+    for num_splits in (1, 3):
+        out = batch.attend(num_splits=num_splits)
+        assert out[[0, 1, 2, 5, 6]].eq(0).all()
+        batch.assert_accurate(out)
+
+
+def test_an_empty_request_between_others_is_nobodys_concern(device: str) -> None:
+    """flash-attention#2842: lengths 61, 0 and 50 in the split path."""
+    batch = batch_of([(1, 61), (0, 0), (1, 50)], device)
+    out = batch.attend(num_splits=4)
+    batch.assert_accurate(out)
+    assert torch.equal(out[:1], batch.request(0).attend(num_splits=4))
+    assert torch.equal(out[1:], batch.request(2).attend(num_splits=4))
+
+
+def test_a_length_beyond_the_block_table_is_refused_where_the_host_knows_it(device: str) -> None:
+    """flash-attention#2709. The table has room for 5 + 2 blocks of 16."""
+    batch = batch_of([(1, 70)], device)
+    batch.attend(max_seq_len=112)
+    with pytest.raises(KernelInputError, match=r"max_seq_len is 113, .* has room for 112 tokens"):
+        batch.attend(max_seq_len=113)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_keys_beyond_the_block_table_are_absent_where_only_the_gpu_knows(
+    device: str, num_splits: int
+) -> None:
+    """The sanitizer would see a read of the table's next row, or beyond it."""
+    batch = batch_of([(1, 64), (3, 20)], device)
+    table = batch.block_tables[:, :4].contiguous()
+    expected = replace(batch, block_tables=table).attend(num_splits=num_splits)[:1]
+    longer = replace(batch, block_tables=table, seq_lens=batch.seq_lens.new_tensor([1000, 20]))
+    out = longer.attend(num_splits=num_splits)
+    torch.testing.assert_close(out[:1], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_length_decides_and_not_the_listed_blocks(device: str) -> None:
+    """pegainfer#291: 16 tokens fill a block of 16; another block is listed, full of NaN."""
+    batch = batch_of([(1, 16)], device, block_size=16, spare_blocks=1)
+    spare = 1 - int(batch.block_tables[0, 0])
+    table = batch.block_tables.clone()
+    table[0, 1:] = spare
+    out = replace(batch, block_tables=table).attend()
+    assert torch.equal(out, batch.attend())
+    assert out.isfinite().all()
+
+
+def test_the_cap_comes_before_the_mask(device: str) -> None:
+    """flash-attention PR#1025: a capped -inf is -cap, and tokens would see the future."""
+    batch = batch_of([(9, 9)], device, heads=(2, 2))
+    out = batch.attend(softcap=1.0)
+    batch.assert_accurate(out, softcap=1.0)
+    first = batch.request(0).reference(torch.float64, window=1)[0]
+    torch.testing.assert_close(out[0].double(), first, rtol=1e-6, atol=1e-6)
+
+
+def test_scales_are_applied_to_their_own_side(device: str) -> None:
+    """Keys have the scale 1/2, values 2; exactly the cache of the products, bit for bit."""
+    batch = batch_of(MIXED, device, dtype=torch.float16, cache_dtype=E4M3)
+    assert batch.key_scales is not None
+    assert batch.value_scales is not None
+    coded = replace(
+        batch,
+        key_scales=torch.full_like(batch.key_scales, 0.5),
+        value_scales=torch.full_like(batch.value_scales, 2.0),
+        query=batch.query * 0.02,
+    )
+    plain = replace(
+        coded,
+        key_cache=batch.key_cache.half() * 0.5,
+        value_cache=batch.value_cache.half() * 2.0,
+        key_scales=None,
+        value_scales=None,
+    )
+    assert torch.equal(coded.attend(), plain.attend())
+
+
+def test_weights_survive_small_value_scales_in_fp16(device: str) -> None:
+    """Values of about 1e-4 have the scale 1e-6, which times a weight is no fp16 number."""
+    batch = batch_of([(1, 150), (4, 90)], device, dtype=torch.float16, cache_dtype=torch.int8)
+    assert batch.value_scales is not None
+    batch = replace(batch, value_scales=batch.value_scales * 2.0**-14)
+    batch.assert_accurate(batch.attend())
+
+
+def test_tokens_of_zeros_have_the_scale_zero(device: str) -> None:
+    batch = batch_of([(1, 5)], device, cache_dtype=torch.int8)
+    assert batch.key_scales is not None
+    assert batch.value_scales is not None
+    zeros = torch.zeros_like(batch.key_scales)
+    out = replace(batch, key_scales=zeros, value_scales=zeros).attend()
+    assert out.eq(0).all()
+
+
+def test_e4m3_without_scales_is_itself(device: str) -> None:
+    batch = batch_of([(3, 40)], device, dtype=torch.bfloat16, cache_dtype=E4M3)
+    batch = replace(batch, key_scales=None, value_scales=None)
+    batch.assert_accurate(batch.attend(scale=0.001), scale=0.001)
+
+
+def test_e4m3_is_read_alike_by_instruction_and_by_hand(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device != "cpu":
+        pytest.skip("a GPU has one of the two ways")
+    batch = batch_of(MIXED, device, dtype=torch.bfloat16, cache_dtype=E4M3)
+    by_hand = batch.attend(num_splits=1)
+    hopper = Device("sm_90", (9, 0), 132, has_fp8=True)
+    monkeypatch.setattr(module, "device_of", lambda tensor: hopper)
+    torch.testing.assert_close(batch.attend(num_splits=1), by_hand)
+
+
+def test_float64_indices_are_refused_and_both_integers_taken(device: str) -> None:
+    narrow, wide = (
+        batch_of(MIXED, device, index_dtype=dtype) for dtype in (torch.int32, torch.int64)
+    )
+    assert torch.equal(narrow.attend(), wide.attend())
+    with pytest.raises(KernelInputError, match="seq_lens is float64, wanted int32 or int64"):
+        replace(narrow, seq_lens=narrow.seq_lens.double()).attend()
+
+
+def test_the_result_may_be_written_into_a_wider_buffer(device: str) -> None:
+    batch = batch_of(MIXED, device)
+    buffer = torch.full((batch.query.shape[0], 6, 48), float("nan"), device=device)
+    out = buffer[:, 1:5, :32]
+    for num_splits in (1, 2):
+        assert batch.attend(out=out, num_splits=num_splits) is out
+        assert torch.equal(out, batch.attend(num_splits=num_splits))
+    assert buffer[:, 0].isnan().all()
+    assert buffer[:, :, 32:].isnan().all()
+
+
+def test_nothing_to_do_launches_nothing(device: str) -> None:
+    batch = batch_of([(0, 30), (0, 0)], device)
+    assert batch.attend(max_query_len=0).shape == (0, 4, 32)
+    nobody = replace(
+        batch,
+        block_tables=batch.block_tables[:0],
+        seq_lens=batch.seq_lens[:0],
+        query_start_loc=batch.query_start_loc[:1],
+    )
+    assert nobody.attend().shape == (0, 4, 32)
+
+
+class _GridRecorder:
+    """Stands in for a kernel and keeps the grids of its launches."""
+
+    def __init__(self) -> None:
+        self.grids: list[tuple[int, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        self.grids.append(grid)
+        return lambda *arguments, **constants: None
+
+
+@pytest.mark.parametrize("lens", [[(65_536, 65_536)], [(1, 16)] * 65_536])
+def test_65536_tokens_lie_along_the_first_axis(
+    device: str, monkeypatch: pytest.MonkeyPatch, lens: list[tuple[int, int]]
+) -> None:
+    """vLLM PR#52381: the other axes of a grid end at 65,535."""
+    recorder = _GridRecorder()
+    monkeypatch.setattr(module, "paged_attention_kernel", recorder)
+    query_lens = torch.tensor([query_len for query_len, _ in lens])
+    starts = torch.cat([torch.zeros(1), query_lens.cumsum(0)]).to(device, torch.int32)
+    cache = torch.zeros(1, 16, 1, 16, device=device)
+    table = torch.zeros(len(lens), 1, dtype=torch.int32, device=device)
+    seq_lens = torch.tensor([seq_len for _, seq_len in lens], device=device)
+    query = torch.zeros(65_536, 1, 16, device=device)
+    longest = int(query_lens.max())
+    paged_attention(query, cache, cache, table, seq_lens, starts, longest, scale=1.0)
+    ((x, y, z),) = recorder.grids
+    assert x >= 1024
+    assert (y, z) == (1, 1)
+
+
+def test_offsets_into_the_cache_are_64_bit(device: str) -> None:
+    """Block 2 of blocks 2^30 elements apart: not there, but no sum or product has wrapped."""
+    if device != "cpu":
+        pytest.skip("a GPU does not say where it read")
+    ones, keys = torch.ones(1, 1, 16), torch.ones(1, 1, 1, 16)
+    table, starts = torch.tensor([[2]], dtype=torch.int32), torch.tensor([0, 1])
+    names = [name for name in paged_attention_kernel.arg_names if name.endswith("_stride")]
+    strides = dict.fromkeys(names, 0) | {"key_block_stride": 2**30, "value_block_stride": 2**30}
+    with sanitize(), pytest.raises(OutOfBoundsError, match="load out of bounds in 16 lanes"):
+        paged_attention_kernel[(1, 1, 1)](
+            query=ones, key_cache=keys, value_cache=keys, key_scales=keys, value_scales=keys,
+            block_tables=table, seq_lens=torch.tensor([1]), query_start_loc=starts,
+            out=ones, partial_lse=ones, **strides, num_requests=1, num_tokens=1, capacity=16,
+            window=1, scale=1.0, softcap=0.0, GROUP=1, HEAD_DIM=16, BLOCK_SIZE=16, BLOCK_M=16,
+            BLOCK_N=16, SEARCH=False, PEEL=False, SPLIT=False, HAS_WINDOW=False,
+            HAS_SOFTCAP=False, HAS_SCALES=False,
+        )  # fmt: skip
+
+
+def _refused(batch: Batch, message: str, **options: Any) -> None:
+    with pytest.raises(KernelInputError, match=message):
+        batch.attend(**options)
+
+
+def test_wrong_tensors_are_refused_with_what_was_wanted(device: str) -> None:
+    batch = batch_of([(2, 20), (1, 5)], device)
+    cache = batch.key_cache
+    _refused(
+        replace(batch, query=batch.query[0]), r"query has shape \(4, 32\), wanted \[num_tokens"
+    )
+    _refused(replace(batch, query=batch.query.double()), "query is float64, wanted float16 or")
+    _refused(replace(batch, query=batch.query[..., :16]), "head_dim 16, key_cache 32")
+    _refused(replace(batch, query=batch.query[:, :3]), "3 query heads and 2 KV heads")
+    _refused(replace(batch, key_cache=cache[0]), "key_cache has shape .* wanted .num_blocks")
+    _refused(replace(batch, key_cache=cache.half()), "key_cache is float16, wanted float32 or int8")
+    _refused(replace(batch, value_cache=cache[:1]), "value_cache has shape")
+    _refused(replace(batch, value_cache=cache.half()), "value_cache is float16, wanted float32")
+    _refused(replace(batch, seq_lens=batch.seq_lens[:1]), r"seq_lens has shape \(1,\), wanted \(2,")
+    _refused(replace(batch, query_start_loc=batch.seq_lens), r"query_start_loc has .* wanted \(3,")
+    _refused(replace(batch, block_tables=batch.block_tables[0]), "block_tables has shape")
+    sideways = cache.transpose(1, 3).contiguous().transpose(1, 3)
+    _refused(replace(batch, key_cache=sideways), r"of key_cache must be adjacent.*contiguous\(\)")
+    _refused(replace(batch, query=batch.query.to("meta")), "one device")
+    _refused(batch, "out has shape", out=batch.query[:1].clone())
+    _refused(batch, "out is float16, wanted float32", out=batch.query.half())
+
+
+def test_wrong_scales_are_refused_with_what_was_wanted(device: str) -> None:
+    plain = batch_of([(2, 20)], device)
+    coded = batch_of([(2, 20)], device, cache_dtype=torch.int8)
+    assert coded.key_scales is not None
+    one = {"key_scales": coded.key_scales}
+    _refused(replace(coded, value_scales=None), "key_scales alone: give both")
+    _refused(replace(coded, key_scales=None, value_scales=None), "int8 cache needs key_scales")
+    _refused(replace(plain, **one, value_scales=coded.value_scales), "this one is torch.float32")
+    _refused(replace(coded, key_scales=coded.key_scales[:1]), "key_scales has shape")
+    _refused(replace(coded, key_scales=coded.key_scales.half()), "key_scales is float16")
+
+
+def test_wrong_numbers_are_refused_with_what_was_wanted(device: str) -> None:
+    batch = batch_of([(2, 20), (1, 5)], device)
+    _refused(batch, "query has 3 tokens, 2 requests of at most max_query_len=1", max_query_len=1)
+    _refused(batch, "window is 0, wanted None or at least 1", window=0)
+    _refused(batch, "num_splits is 0, wanted None or 1 to 128", num_splits=0)
+    _refused(batch, "num_splits is 129", num_splits=129)
