@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from infra_lab.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class EngineConfig:
         dtype: element type of weights and KV cache; "auto" is fp32 on a CPU and the
             checkpoint's own type on a GPU.
         device: "auto", "cpu" or "cuda".
+        attention: "native" (C, fp32 on a CPU), "torch" (anywhere), "triton" (a GPU); "auto" is
+            the first of triton, native and torch that serves the device and dtype.
         seed: seeds requests that bring no seed of their own; None draws from the system.
     """
 
@@ -46,6 +49,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     dtype: str = "auto"
     device: str = "auto"
+    attention: str = "auto"
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +65,10 @@ class EngineConfig:
             )
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.attention not in ATTENTION_BACKENDS:
+            raise UsageError(
+                f"attention must be one of {', '.join(ATTENTION_BACKENDS)}, not {self.attention!r}"
+            )
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra_lab.cli.options import (
+    AttentionName,
     CacheDir,
     Command,
     Device,
@@ -51,6 +52,7 @@ def chat(
     seed: Seed = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    attention: AttentionName = "auto",
     kv_cache_mb: KVCacheMB = None,
     events: Events = None,
     cache_dir: CacheDir = None,
@@ -62,7 +64,7 @@ def chat(
     from infra_lab.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb)
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
     lines = _typed() if sys.stdin.isatty() else _piped()
     with open_event_log(events) as log:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra_lab.cli.options import (
+    AttentionName,
     CacheDir,
     Command,
     Device,
@@ -59,6 +60,7 @@ def demo(
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    attention: AttentionName = "auto",
     events: Events = None,
     cache_dir: CacheDir = None,
 ) -> None:
@@ -68,7 +70,7 @@ def demo(
     blocks, and the answers as they stream; piped, the same as lines of text.
     """
     console = make_console()
-    options = EngineOptions(model, cache_dir, dtype, device)
+    options = EngineOptions(model, cache_dir, dtype, device, attention=attention)
     with open_event_log(events, capacity=4096) as log:
         lines = {f"chat-{index}": prompt for index, prompt in enumerate(PROMPTS)}
         panel = _new_panel(lines, log)

@@ -9,6 +9,7 @@ import typer
 
 from infra_lab.cli.options import (
     AsJson,
+    AttentionName,
     CacheDir,
     Command,
     Device,
@@ -68,6 +69,7 @@ def generate(
     ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    attention: AttentionName = "auto",
     kv_cache_mb: KVCacheMB = None,
     events: Events = None,
     cache_dir: CacheDir = None,
@@ -91,7 +93,7 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb)
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
     with open_event_log(events) as log:
         llm = load_llm(options, log)
         ids: Any = given

@@ -81,6 +81,9 @@ Events = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")]
+AttentionName = Annotated[
+    str, typer.Option("--attention", metavar="NAME", help="auto, native, torch or triton (GPU).")
+]
 KVCacheMB = Annotated[int | None, count_option("Memory of the KV pool, in MB.", "--kv-cache-mb")]
 MaxTokens = Annotated[int, count_option("Most tokens of an answer.")]
 Temperature = Annotated[

@@ -28,10 +28,16 @@ class EngineOptions:
     dtype: str = "auto"
     device: str = "auto"
     kv_cache_mb: int | None = None
+    attention: str = "auto"
 
     def config(self) -> dict[str, Any]:
         kv_cache_bytes = None if self.kv_cache_mb is None else self.kv_cache_mb * 1_000_000
-        return {"dtype": self.dtype, "device": self.device, "kv_cache_bytes": kv_cache_bytes}
+        return {
+            "dtype": self.dtype,
+            "device": self.device,
+            "attention": self.attention,
+            "kv_cache_bytes": kv_cache_bytes,
+        }
 
 
 def load_llm(options: EngineOptions, event_log: EventLog | None, **config: Any) -> LLM:

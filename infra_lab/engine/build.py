@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from infra_lab.attention.backend import AttentionBackend, AttentionShape
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
+from infra_lab.attention.triton_backend import TritonAttentionBackend
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.engine_core import EngineCore
@@ -26,6 +28,7 @@ from infra_lab.models.config import ModelConfig
 from infra_lab.models.registry import model_class
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
+from infra_lab.native.library import NativeUnavailableError
 from infra_lab.native.memory import keep_freed_memory
 from infra_lab.worker.model_runner import ModelRunner
 
@@ -60,7 +63,9 @@ def build_engine(
         model_config, Weights(checkpoint, dtype, device, on_read=on_tensor), max_model_len
     )
     num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
-    backend = choose_attention_backend(model.attention_shape, config.block_size, dtype, device)
+    backend = choose_attention_backend(
+        config.attention, model.attention_shape, config.block_size, dtype, device
+    )
     # Block 0 is the null block: it pads block tables and belongs to no request.
     runner = ModelRunner(
         model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache
@@ -100,11 +105,28 @@ def choose_dtype(name: str, model_config: ModelConfig, device: torch.device) -> 
 
 
 def choose_attention_backend(
-    shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
+    name: str, shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> AttentionBackend[Any]:
-    """The C kernel for fp32 on a CPU where it compiles; torch everywhere else."""
-    if NativeAttentionBackend.supports(dtype, device):
-        return NativeAttentionBackend(shape, block_size)
+    """As named; "auto" is Triton on a GPU, the C kernel for fp32 on a CPU where it compiles, and
+    torch everywhere else."""
+    if name == "auto":
+        name = "torch"
+        if device.type == "cuda" and find_spec("triton"):
+            name = "triton"
+        elif NativeAttentionBackend.supports(dtype, device):
+            name = "native"
+    if name == "triton":
+        return TritonAttentionBackend(shape, block_size, dtype, device)
+    if name == "native":
+        if device.type != "cpu" or dtype != torch.float32:
+            raise UsageError(
+                f"attention 'native' computes fp32 on the CPU, not {str(dtype)[6:]} on "
+                f"{device.type}: use attention 'auto'"
+            )
+        try:
+            return NativeAttentionBackend(shape, block_size)
+        except NativeUnavailableError as reason:
+            raise UsageError(f"attention 'native' is not to be had here: {reason}") from None
     return TorchAttentionBackend(shape, block_size, dtype, device)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from infra_lab.layers import triton_ops
 from infra_lab.native import library, ops
 
 
@@ -23,6 +24,8 @@ class RMSNorm:
         """x: [..., size] -> same shape and dtype."""
         if self._is_native and x.dim() == 2 and x.is_contiguous():
             return ops.rms_norm(x, None, self.weight, self.eps)
+        if self._serves_triton(x):
+            return triton_ops.rms_norm(x, self.weight, self.eps)
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale).to(x.dtype) * self.weight
@@ -34,4 +37,9 @@ class RMSNorm:
             return self(x)
         if self._is_native and x.is_contiguous() and delta.stride(-1) == 1:
             return ops.rms_norm(x, delta, self.weight, self.eps)
+        if self._serves_triton(x) and delta.stride(-1) == 1:
+            return triton_ops.add_rms_norm(x, delta, self.weight, self.eps)
         return self(x.add_(delta))
+
+    def _serves_triton(self, x: torch.Tensor) -> bool:
+        return not self._is_native and x.stride(-1) == 1 and triton_ops.serves(x)

@@ -83,7 +83,7 @@ def our_logprobs(folder: Path, token_ids: list[int], chunks: list[int]) -> torch
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
     model = model_class(config.architecture)(config, Weights(checkpoint, torch.float32, CPU))
-    backend = choose_attention_backend(model.attention_shape, 4, torch.float32, CPU)
+    backend = choose_attention_backend("auto", model.attention_shape, 4, torch.float32, CPU)
     runner = ModelRunner(model, backend, num_blocks=40, block_size=4)
     params = SamplingParams(temperature=0, prompt_logprobs=20)
     position, entries = 0, []
@@ -136,7 +136,7 @@ def test_rows_that_nobody_wants_change_nothing(saved: Path, wanted: list[int]) -
     checkpoint = open_checkpoint(saved)
     config = checkpoint.config
     model = model_class(config.architecture)(config, Weights(checkpoint, torch.float32, CPU))
-    backend = choose_attention_backend(model.attention_shape, 4, torch.float32, CPU)
+    backend = choose_attention_backend("auto", model.attention_shape, 4, torch.float32, CPU)
     metadata = AttentionMetadata(
         np.array([0, 7, 10]), np.array([7, 3]), np.array([[3, 1], [2, 0]]), np.array(SLOTS)
     )

@@ -1,0 +1,178 @@
+"""The whole engine on the GPU's kernels, interpreted faithfully, against the torch backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from infra_lab.config import EngineConfig
+from infra_lab.engine.build import build_engine
+from infra_lab.engine.engine_core import EngineCore
+from infra_lab.engine.event_log import EventLog, StepEvent
+from infra_lab.errors import UsageError
+from infra_lab.models.loader import open_checkpoint
+from infra_lab.sampling_params import SamplingParams
+
+interpreter = pytest.importorskip("kernels.testing.interpreter")
+
+VOCABULARY = 61
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+PROMPT = torch.randint(0, VOCABULARY, (40,), generator=torch.Generator().manual_seed(7)).tolist()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(LlamaConfig(**SHAPE)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a window shorter than the prompts."""
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("mistral")
+    MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=9)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted() -> Iterator[None]:
+    with interpreter.use_faithful_interpreter():
+        yield
+
+
+def engine_on(folder: Path, attention: str, log: EventLog, **settings: Any) -> EngineCore:
+    config = EngineConfig(**{"num_blocks": 64, "device": "cpu", "attention": attention} | settings)
+    return build_engine(open_checkpoint(folder), None, config, log)
+
+
+def generate(
+    folder: Path, attention: str, prompts: list[list[int]], max_tokens: int = 4, **settings: Any
+) -> tuple[list[list[int]], list[StepEvent]]:
+    """The ids of each prompt, all of them handed over at once, and the records of the steps."""
+    steps: list[StepEvent] = []
+    with EventLog(capacity=0) as log:
+        log.subscribe(lambda event: steps.append(event) if isinstance(event, StepEvent) else None)
+        engine = engine_on(folder, attention, log, **settings)
+        for number, prompt in enumerate(prompts):
+            params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+            engine.add_request(str(number), prompt, params)
+        ids: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
+        while engine.has_unfinished_requests:
+            for output in engine.step():
+                ids[output.request_id] = list(output.outputs[0].token_ids)
+    return list(ids.values()), steps
+
+
+def assert_same_ids(
+    folder: Path, prompts: list[list[int]], max_tokens: int = 4, **settings: Any
+) -> list[StepEvent]:
+    ours, steps = generate(folder, "triton", prompts, max_tokens, **settings)
+    theirs, _ = generate(folder, "torch", prompts, max_tokens, **settings)
+    assert ours == theirs
+    assert all(len(ids) == max_tokens for ids in ours)
+    return steps
+
+
+def test_prompts_in_chunks_beside_decodes_give_the_same_ids(llama: Path) -> None:
+    steps = assert_same_ids(
+        llama, [PROMPT[:3], PROMPT[:23], PROMPT[5:6]], max_num_batched_tokens=9, max_num_seqs=4
+    )
+    kinds = [{entry.is_prompt_chunk for entry in step.batch} for step in steps]
+    assert {True, False} in kinds
+
+
+def test_a_cached_prefix_gives_the_same_ids(llama: Path) -> None:
+    prompts = [PROMPT[:21], [*PROMPT[:21], 5, 6]]
+    steps = assert_same_ids(llama, prompts, block_size=4, max_num_seqs=1)
+    assert any(step.prefix_hit_tokens for step in steps)
+
+
+def test_preempted_requests_end_with_the_same_ids(llama: Path) -> None:
+    steps = assert_same_ids(
+        llama, [PROMPT[:10], PROMPT[10:22]], 6, block_size=4, num_blocks=7,
+        enable_prefix_caching=False,
+    )  # fmt: skip
+    assert any(step.preempted_request_ids for step in steps)
+
+
+def test_a_sliding_window_gives_the_same_ids(mistral: Path) -> None:
+    assert_same_ids(mistral, [PROMPT[:30], PROMPT[:7]], max_num_batched_tokens=16, max_num_seqs=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block_size", [1, 3, 16, 32])
+@pytest.mark.parametrize("budget", [7, 64])
+def test_no_block_size_and_no_chunk_size_changes_the_ids(
+    llama: Path, block_size: int, budget: int
+) -> None:
+    prompts = [PROMPT[: 5 + 9 * number] for number in range(4)]
+    assert_same_ids(
+        llama, prompts, 8, block_size=block_size, max_num_batched_tokens=budget, max_num_seqs=7
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_to_the_end(llama: Path, dtype: str) -> None:
+    ids, _ = generate(llama, "triton", [PROMPT[:20], PROMPT[:3]], dtype=dtype)
+    assert all(len(row) == 4 and max(row) < VOCABULARY for row in ids)
+
+
+def test_triton_is_refused_where_it_cannot_run(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernels import checks
+
+    monkeypatch.setattr(checks, "is_interpreting", lambda: False)
+    with pytest.raises(UsageError, match="'triton' runs on a GPU, and this engine is on the CPU"):
+        generate(llama, "triton", [PROMPT[:3]])
+
+
+def test_native_attention_is_refused_in_half_precision(llama: Path) -> None:
+    with pytest.raises(UsageError, match="'native' computes fp32 on the CPU, not bfloat16"):
+        generate(llama, "native", [PROMPT[:3]], dtype="bfloat16")
+
+
+def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="must be one of auto, native, torch, triton, not 'cuda'"):
+        EngineConfig(attention="cuda")
+
+
+def test_fused_layers_normalise_heads_where_they_lie_and_gate_as_torch_does() -> None:
+    """What a GPU runs between the products: within the interpreter it serves any CPU tensor."""
+    from infra_lab.layers.activation import silu_and_mul
+    from infra_lab.layers.norm import RMSNorm
+
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 6, 16).bfloat16()
+    norm = RMSNorm(torch.rand(16).bfloat16(), 1e-5)
+    wide = qkv[:, 1:3].float()
+    wanted = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.weight.float()
+    torch.testing.assert_close(norm(qkv[:, 1:3]).float(), wanted, rtol=2**-7, atol=1e-6)
+    stream, delta = torch.randn(2, 16).bfloat16(), torch.randn(2, 16).bfloat16()
+    total = stream + delta
+    assert torch.equal(norm.after_adding(stream, delta), norm(total))
+    assert torch.equal(stream, total)
+    gate, up = torch.randn(2, 2, 8).bfloat16()
+    gated = silu_and_mul(torch.cat((gate, up), -1)).float()
+    wanted = torch.nn.functional.silu(gate.float()) * up.float()
+    torch.testing.assert_close(gated, wanted, rtol=2**-7, atol=1e-6)
