@@ -151,13 +151,18 @@ def find_end(
 
 
 @triton.jit
-def first_over(mass, column, before, target):
-    """The first column where `before` plus the masses so far exceed target, else NO_TOKEN.
+def walk(mass, column, before, target, token, last):
+    """One tile further in search of the first id where the masses so far exceed the target.
 
-    Never one without mass, however the sums are rounded.
+    before: the mass of the tiles before. token: what was found there, or NO_TOKEN. last: the last
+    id with mass. Returns the three after this tile. However sums are rounded, a token without
+    mass is not found; and if the target lies beyond all of them, `last` is the token.
     """
-    over = (before + tl.cumsum(mass, 1) > target) & (mass > 0.0)
-    return tl.min(tl.where(over, column, NO_TOKEN))
+    after = before + tl.sum(mass)
+    if after > target:
+        over = (before + tl.cumsum(mass, 1) > target) & (mass > 0.0)
+        token = tl.minimum(token, tl.min(tl.where(over, column, NO_TOKEN)))
+    return after, token, tl.maximum(last, tl.max(tl.where(mass > 0.0, column, 0)))
 
 
 @triton.jit
@@ -172,19 +177,11 @@ def draw_in_id_order(
         keys = load_keys(logits, here, columns, largest, cut_key, cut_id)
         masses += tl.where(keys <= cut_key, mass_of(keys, scale), 0.0)
     whole = tl.sum(masses)
-    target = whole * uniform
-    before = 0.0
-    token, last = NO_TOKEN, 0
-    start = 0
+    before, token, last, start = 0.0, NO_TOKEN, 0, 0
     while (start < columns) & (token == NO_TOKEN):
         here = start + column
         keys = load_keys(logits, here, columns, largest, cut_key, cut_id)
         mass = tl.where(keys <= cut_key, mass_of(keys, scale), 0.0)
-        after = before + tl.sum(mass)
-        if after > target:
-            token = first_over(mass, here, before, target)
-        last = tl.maximum(last, tl.max(tl.where(mass > 0.0, here, 0)))
-        before = after
+        before, token, last = walk(mass, here, before, whole * uniform, token, last)
         start += BLOCK
-    # The sums of the two loops are rounded differently: the target may lie beyond the last.
     return tl.where(token == NO_TOKEN, last, token), whole
