@@ -103,7 +103,7 @@ def sample_kernel(
             if (top_k > 0) & (top_k < columns):
                 cut_key, cut_id, _ = find_end(
                     logits, columns, largest, scale, cut_key, cut_id,
-                    top_k.to(tl.float32), False, False, BLOCK, WAYS,
+                    tl.cast(top_k, tl.float32), False, False, BLOCK, WAYS,
                 )  # fmt: skip
         if HAS_TOP_P:  # noqa: SIM102
             if top_p < 1.0:

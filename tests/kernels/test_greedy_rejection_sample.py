@@ -36,10 +36,10 @@ def verify(device: str, counts: list[int], drafts: torch.Tensor, logits: torch.T
     return verified
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     counts=COUNTS,
-    vocabulary=st.sampled_from([1, 2, 3, 50, 511, 513, 9000]),
+    vocabulary=st.sampled_from([1, 2, 3, 50, 511, 513]),
     dtype=DTYPES,
     seed=SEEDS,
     padding=st.sampled_from([0, 1, 8]),

@@ -174,8 +174,10 @@ def test_an_empty_batch_launches_nothing(device: str) -> None:
     assert layer_norm(torch.zeros(0, 64, device=device), None, None, EPS).shape == (0, 64)
 
 
-def test_more_than_65535_rows_fit_the_grid() -> None:
+def test_more_than_65535_rows_fit_the_grid(device: str) -> None:
     """They lie along its x axis: y and z end at 65,535."""
+    bias = torch.tensor([0.5], device=device)
+    assert layer_norm(torch.ones(70_000, 1, device=device), None, bias, EPS).eq(0.5).all()
     assert choose_launch(MAX_COLUMNS).grid(2**20) == (2**20,)
 
 

@@ -200,7 +200,7 @@ def test_the_output_is_distributed_exactly_as_the_target(
     assert output == [Fraction(part, 16) for part in p]
 
 
-@pytest.mark.parametrize("p", [p for p, _ in LAWS])
+@pytest.mark.parametrize("p", [[1, 2, 5, 8], [0, 0, 0, 16]])
 def test_the_output_of_a_certain_draft_is_distributed_exactly_as_the_target(
     device: str, p: list[int]
 ) -> None:

@@ -215,6 +215,18 @@ def test_an_empty_batch_launches_nothing(device: str, shape: tuple[int, ...]) ->
     assert softmax(torch.zeros(shape, device=device)).shape == shape
 
 
+def test_more_than_65535_rows_fit_the_grid(device: str) -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    assert softmax(torch.zeros(70_000, 1, device=device)).eq(1).all()
+
+
+@pytest.mark.slow
+def test_more_than_65535_programs_fit_the_grid(device: str) -> None:
+    x = rows_on(device, (1, 1024), torch.float16, 0)
+    out = softmax(x.expand(65_537, -1))
+    assert torch.equal(out, softmax(x).expand(65_537, -1))
+
+
 def test_row_offsets_are_64_bit(device: str) -> None:
     """Two rows 2^31 elements apart, the second masked off; then a part's row likewise."""
     x, out = torch.arange(512.0, device=device), torch.zeros(512, device=device)
