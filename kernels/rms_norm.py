@@ -8,20 +8,15 @@ addition saves one pass over the residual stream.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
-from kernels.errors import KernelInputError
+from kernels.norm_rows import MAX_COLUMNS, checked_rows, choose_launch, load_rows
 from kernels.testing.cases import AotCase
 
-MAX_COLUMNS = 16384  # a row lives in the registers of one program; twice as much spills
 
-
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(
     x,
     residual,
@@ -40,36 +35,14 @@ def rms_norm_kernel(
     """One program normalises ROWS rows; COLUMNS is `columns` rounded up to a power of two."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
-    mask = (row < rows) & (column < columns)
-    values = tl.load(x + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
-    if ADD:
-        place = residual + row * residual_stride + column
-        values += tl.load(place, mask=mask, other=0.0).to(tl.float32)
-        # What is normalised is what is kept: the sum as rounded to the stream's type.
-        total = values.to(residual.dtype.element_ty)
-        tl.store(place, total, mask=mask)
-        values = total.to(tl.float32)
+    values, mask = load_rows(
+        x, residual, x_stride, residual_stride, rows, columns, row, column, ADD
+    )
     mean_square = tl.sum(values * values, 1) / columns
     scale = tl.rsqrt(mean_square + eps)[:, None]
     factors = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
     result = (values * scale * factors).to(out.dtype.element_ty)
     tl.store(out + row * out_stride + column, result, mask=mask)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Rows and padded columns of one program, and its warps."""
-
-    rows: int
-    columns: int
-    num_warps: int
-
-
-def choose_launch(columns: int) -> Launch:
-    """About 16 elements a thread; short rows (heads) are taken several at a time."""
-    padded = triton.next_power_of_2(columns)
-    rows = max(1, 1024 // padded)
-    return Launch(rows, padded, num_warps=min(16, max(2, rows * padded // 512)))
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -89,49 +62,33 @@ def add_rms_norm(
 
     residual: of the shape and dtype of x. The result equals `rms_norm(residual + x, ...)`.
     """
-    require_shape("add_rms_norm", "residual", residual, x.shape)
-    require_dtype("add_rms_norm", "residual", residual, (x.dtype,))
     return _launch("add_rms_norm", x, residual, weight, eps)
 
 
 def _launch(
     name: str, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    require_dtype(name, "x", x, FLOATS)
-    require_dtype(name, "weight", weight, FLOATS)
-    x_rows = as_rows(name, "x", x)
-    columns = x_rows.shape[1]
-    require_shape(name, "weight", weight, (columns,))
-    if not 1 <= columns <= MAX_COLUMNS:
-        raise KernelInputError(f"{name}: x has rows of {columns}, wanted 1 to {MAX_COLUMNS}")
-    if columns > 1 and weight.stride(0) != 1:
-        raise KernelInputError(f"{name}: weight must be contiguous")
-    # The residual is written: without one, x stands in for it and is left alone.
-    residual_rows = x_rows if residual is None else as_rows(name, "residual", residual)
-    require_runnable(name, x=x, residual=residual_rows, weight=weight)
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    rows = x_rows.shape[0]
-    if rows == 0:
-        return out
-    out_rows = out.view(rows, columns)
-    launch = choose_launch(columns)
-    rms_norm_kernel[(triton.cdiv(rows, launch.rows),)](
-        x_rows,
-        residual_rows,
+    given = checked_rows(name, x, residual, {"weight": weight})
+    if given.rows == 0:
+        return given.out
+    launch = choose_launch(given.columns)
+    rms_norm_kernel[launch.grid(given.rows)](
+        given.x,
+        given.residual,
         weight,
-        out_rows,
-        x_rows.stride(0),
-        residual_rows.stride(0),
-        out_rows.stride(0),
-        rows,
-        columns,
+        given.out,
+        given.x.stride(0),
+        given.residual.stride(0),
+        given.columns,
+        given.rows,
+        given.columns,
         eps,
         ROWS=launch.rows,
         COLUMNS=launch.columns,
         ADD=residual is not None,
         num_warps=launch.num_warps,
     )
-    return out
+    return given.out
 
 
 def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

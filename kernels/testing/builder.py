@@ -235,6 +235,15 @@ class FaithfulSemantic(TritonSemantic):  # type: ignore[misc]
         wide = exact(lhs.handle.data.astype(np.int64), rhs.handle.data.astype(np.int64))
         self.builder.observer.integer_operation(operation, scalar.int_bitwidth, wide)
 
+    def load(self, pointers: Any, mask: Any, other: Any, *hints: Any) -> Any:
+        """Triton asks `if other`, which for one number means here whether it is 0: `other=0` of
+        a single element would be dropped.
+        """
+        if mask is None or other is None or pointers.handle.data.size > 1:
+            return super().load(pointers, mask, other, *hints)
+        loaded = super().load(pointers, mask, None, *hints)
+        return self.where(mask, loaded, self.cast(other, loaded.dtype))
+
 
 def convert_float(data: Array, source: Any, target: Any, rounding: Any) -> Array:
     """In place of Triton's own conversion, for its operations that are used as they are."""

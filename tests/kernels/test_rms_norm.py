@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.errors import KernelInputError
-from kernels.rms_norm import (
-    add_rms_norm,
-    choose_launch,
-    rms_norm,
-    rms_norm_kernel,
-    rms_norm_reference,
-)
+from kernels.norm_rows import choose_launch
+from kernels.rms_norm import add_rms_norm, rms_norm, rms_norm_kernel, rms_norm_reference
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS, rows_of

@@ -116,6 +116,13 @@ def load_half_or_zero_kernel(source, target, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def load_one_or_kernel(source, target, wanted, OTHER: tl.constexpr):
+    tl.store(target, tl.load(source, mask=wanted > 0, other=OTHER))
+    lane = tl.arange(0, 1)
+    tl.store(target + 1 + lane, tl.load(source + lane, mask=lane < wanted, other=OTHER))
+
+
+@triton.jit
 def atomic_add_kernel(places, addends, target, before, BLOCK: tl.constexpr):
     lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     index = tl.load(places + lanes)
@@ -345,6 +352,15 @@ def test_lanes_with_another_value_get_that(dtype: torch.dtype) -> None:
     target = torch.full((8,), 9, dtype=dtype)
     load_half_or_zero_kernel[(1,)](source, target, BLOCK=8)
     assert target.tolist() == [1] * 4 + [0] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int32, torch.int64])
+@pytest.mark.parametrize("other", [0, 3])
+def test_one_element_with_another_value_gets_that_even_0(dtype: torch.dtype, other: int) -> None:
+    source, target = torch.full((1,), 5, dtype=dtype), torch.zeros(2, dtype=dtype)
+    for wanted in (0, 1):
+        load_one_or_kernel[(1,)](source, target, wanted, OTHER=other)
+        assert target.tolist() == [5 if wanted else other] * 2
 
 
 @pytest.mark.parametrize("name", list(FLOATS))

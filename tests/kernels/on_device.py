@@ -1,0 +1,60 @@
+"""Tensors on the device under test, and the sanitizer where that device is the interpreter.
+
+A test that takes its tensors from here runs interpreted on a CPU and compiled on a GPU
+(KERNEL_TEST_DEVICE=cuda): there the hardware runs what the sanitizer checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from kernels.testing.sanitizer import sanitize
+from tests.kernels.strategies import rows_of
+
+
+def rows_on(
+    device: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    seed: int,
+    *,
+    padding: int = 0,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """`rows_of` on `device`, with NaN in the same gaps."""
+    values = rows_of(shape, dtype, seed, scale=scale)
+    return spread(values.to(device), padding)
+
+
+def spread(values: torch.Tensor, padding: int, fill: float = float("nan")) -> torch.Tensor:
+    """The same rows with `padding` elements of `fill` between one and the next."""
+    shape = (*values.shape[:-1], values.shape[-1] + padding)
+    buffer = torch.full(shape, fill, dtype=values.dtype, device=values.device)
+    view = buffer[..., : values.shape[-1]]
+    view.copy_(values)
+    return view
+
+
+class Checks(Protocol):
+    """What a test may ask about the stores of the kernels that it ran."""
+
+    def require_written(self, **outputs: torch.Tensor) -> None: ...
+
+
+class _NoChecks:
+    def require_written(self, **outputs: torch.Tensor) -> None:
+        """A GPU does not tell; what was not written shows as a wrong value."""
+
+
+@contextmanager
+def checked(device: str) -> Iterator[Checks]:
+    """The sanitizer while interpreting; nothing on a GPU."""
+    if device != "cpu":
+        yield _NoChecks()
+        return
+    with sanitize() as sanitizer:
+        yield sanitizer
