@@ -20,6 +20,7 @@ from kernels.flash_attention_forward import forward
 from kernels.flash_attention_problem import Problem
 
 MAX_HEAD_DIM = 256
+MAX_TOKEN_STRIDE = 2**23  # times the 128 rows of a tile: within 2^31, as the kernels' offsets
 
 
 @overload
@@ -147,7 +148,7 @@ class _FlashAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(
         ctx: Any, d_out: torch.Tensor | None, d_lse: None
     ) -> tuple[torch.Tensor | None, ...]:
@@ -155,6 +156,7 @@ class _FlashAttention(torch.autograd.Function):
             return None, None, None, None
         if d_out.shape[-1] > 1 and d_out.stride(-1) != 1:  # out.sum() sends an expanded scalar
             d_out = d_out.contiguous()
+        d_out = _near(d_out)
         q, k, v, out, lse = ctx.saved_tensors
         return *backward(ctx.problem, q, k, v, out, lse, d_out), None
 
@@ -162,10 +164,16 @@ class _FlashAttention(torch.autograd.Function):
 def _apply(
     problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = _near(q), _near(k), _near(v)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         out, lse = _FlashAttention.apply(q, k, v, problem)  # type: ignore[no-untyped-call]
         return out, lse
     return forward(problem, q, k, v)
+
+
+def _near(tensor: torch.Tensor) -> torch.Tensor:
+    """Within a tile the kernels count in 32 bits: tokens too far apart are brought together."""
+    return tensor if tensor.stride(1) < MAX_TOKEN_STRIDE else tensor.contiguous()
 
 
 def _require_tensors(
@@ -190,9 +198,10 @@ def _require_tensors(
             f"{name}: q has a head_dim of {head_dim} and k of {key_dim}, wanted one from 1 to "
             f"{MAX_HEAD_DIM}"
         )
-    if not kv_heads or heads % kv_heads:
+    if not kv_heads or heads % kv_heads or heads * head_dim >= MAX_TOKEN_STRIDE:
         raise KernelInputError(
-            f"{name}: q has {heads} heads and k {kv_heads}, wanted a multiple of k's"
+            f"{name}: q has {heads} heads and k {kv_heads}, wanted a multiple of k's, "
+            f"below {MAX_TOKEN_STRIDE // head_dim}"
         )
     require_runnable(name, q=q, k=k, v=v)
 

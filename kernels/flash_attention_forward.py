@@ -10,14 +10,18 @@ exponential per score.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.devices import device_of
-from kernels.flash_attention_problem import Problem, dtype_name, padded_head_dim
+from kernels.flash_attention_problem import (
+    Launch,
+    Problem,
+    aot_cases,
+    dtype_name,
+    padded_head_dim,
+)
 from kernels.flash_attention_tiles import (
     LN_2,
     LOG2_E,
@@ -29,7 +33,6 @@ from kernels.flash_attention_tiles import (
     store_rows,
     tanh,
 )
-from kernels.testing.cases import AotCase
 
 
 @triton.jit
@@ -65,9 +68,7 @@ def _attend(
         rescale = tl.exp2(highest - finite_highest)
         total = total * rescale + tl.sum(weight, 1)
         v = load_rows(v_base, start, stride_vt, key_len, KEYS, HEAD_DIM, PADDED_DIM, MASKED)
-        result = tl.dot(
-            weight.to(v.dtype), v, result * rescale[:, None], input_precision="ieee"
-        )
+        result = tl.dot(weight.to(v.dtype), v, result * rescale[:, None], input_precision="ieee")
         highest = new_highest
     return result, total, highest
 
@@ -137,16 +138,6 @@ def flash_forward_kernel(
     tl.store(lse_base + row, log_sum, mask=row < query_len)
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Queries and keys of a tile, warps of a program, tiles of keys in flight."""
-
-    rows: int
-    keys: int
-    num_warps: int
-    num_stages: int
-
-
 def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
     """Tiles by what fits a thread's registers and a processor's shared memory.
 
@@ -162,7 +153,9 @@ def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
     return Launch(64, 32, 8, 2)
 
 
-def forward(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(
+    problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The result like q and the natural-log fp32 LSE [batch, heads, query_len].
 
     q, k, v: [batch, tokens, heads, head_dim], checked; packed sequences are one of the batch.
@@ -180,16 +173,14 @@ def forward(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
         *problem.strides(q, k, v, out), *problem.row_strides(lse),
         problem.query_len, problem.key_len, tiles, heads, heads // k.shape[2],
         abs(problem.scale), problem.softcap, problem.window or 0,
-        ROWS=launch.rows,
-        KEYS=launch.keys,
-        HEAD_DIM=head_dim,
-        PADDED_DIM=padded_head_dim(head_dim),
-        CAUSAL=problem.causal,
-        HAS_WINDOW=problem.window is not None,
-        HAS_SOFTCAP=problem.softcap > 0,
-        NEGATIVE=problem.scale < 0,
-        VARLEN=problem.is_packed,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
+        ROWS=launch.rows, KEYS=launch.keys, NEGATIVE=problem.scale < 0,
+        **problem.constants(head_dim),
+        num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
     return out, lse
+
+
+AOT_CASES = (
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 64),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 128),
+)

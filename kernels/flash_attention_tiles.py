@@ -50,7 +50,7 @@ def load_rows(
     """
     row = tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, PADDED_DIM)[None, :]
-    places = base + tl.cast(first, tl.int64) * stride + (row.to(tl.int64) * stride + column)
+    places = base + tl.cast(first, tl.int64) * stride + (row * stride + column)
     if CHECKED and HEAD_DIM < PADDED_DIM:
         return tl.load(places, mask=(first + row < limit) & (column < HEAD_DIM), other=0.0)
     elif CHECKED:
@@ -147,3 +147,27 @@ def query_tiles(
         full_begin = tl.minimum(full_begin, end)
         full_end = tl.maximum(full_end, full_begin)
     return begin, full_begin, full_end, end
+
+
+@triton.jit
+def load_lse(base, row, limit):
+    """In units of log 2; infinite where a row sees nothing or is none: its weights are 0."""
+    lse = tl.load(base + row, mask=row < limit, other=float("inf")) * LOG2_E
+    return tl.where(lse == float("-inf"), float("inf"), lse)
+
+
+@triton.jit
+def weights_and_slope(
+    product, lse, scale, softcap, visible, HAS_SOFTCAP: tl.constexpr, MASKED: tl.constexpr
+):
+    """The weights of a tile of q k products, and how a score grows with its scaled product."""
+    if HAS_SOFTCAP:
+        share = tanh(product * (scale / softcap))
+        score = share * (softcap * LOG2_E)
+        slope = 1.0 - share * share
+    else:
+        score = product * (scale * LOG2_E)
+        slope = 1.0
+    if MASKED:
+        score = tl.where(visible, score, float("-inf"))
+    return tl.exp2(score - lse), slope
