@@ -117,15 +117,18 @@ def flash_dk_dv_kernel(
 
 
 def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
-    """TODO"""
+    """Few queries and many keys: two results of [keys, head_dim] stay in registers.
+
+    dtype: "fp16", "bf16" or "fp32".
+    """
     padded = padded_head_dim(head_dim)
     if dtype == "fp32":
         return Launch(32, 32, 4, 1)
     if padded <= 64:
-        return Launch(32, 64, 4, 2)
+        return Launch(32, 64, 4, 1) if arch == "gfx942" else Launch(32, 128, 8, 2)
     if padded == 128:
-        return Launch(32, 64, 8, 2)
-    return Launch(32, 32, 8, 1)
+        return Launch(32, 64, 8, 2 if arch in ("sm_80", "sm_89") else 1)
+    return Launch(16, 64, 8, 1) if arch == "gfx942" else Launch(32, 32, 8, 1)
 
 
 def key_gradients(

@@ -139,18 +139,25 @@ def flash_forward_kernel(
 
 
 def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
-    """Tiles by what fits a thread's registers and a processor's shared memory.
+    """The largest tiles whose machine code spills nothing; among those, the best occupancy.
 
-    dtype: "fp16", "bf16" or "fp32", which has no matrix instruction here.
+    dtype: "fp16", "bf16" or "fp32", which no matrix instruction multiplies in full.
     """
     padded = padded_head_dim(head_dim)
     if dtype == "fp32":
-        return Launch(32, 32, 4, 2)
+        return Launch(32, 32, 4, 1)
     if padded <= 64:
-        return Launch(128, 64, 4, 3)
+        return {
+            "sm_80": Launch(128, 128, 8, 3),
+            "sm_89": Launch(128, 128, 8, 3),
+            "gfx942": Launch(128, 32, 4, 3),
+        }.get(arch, Launch(128, 64, 8, 3))  # 128 registers: two programs overlap
     if padded == 128:
-        return Launch(128, 64, 8, 3)
-    return Launch(64, 32, 8, 2)
+        # Four warps would spill 100 bytes and more; two stages spill on sm_80, three are too
+        # much shared memory for AMD.
+        return Launch(128, 64, 8, 2 if arch == "gfx942" else 3)
+    # wgmma and tcgen05 want 128 rows of eight warps; elsewhere their result does not fit.
+    return Launch(128 if arch in ("sm_90", "sm_100") else 64, 32, 8, 2)
 
 
 def forward(

@@ -44,7 +44,7 @@ def tensor_of(
     *,
     padding: int = 0,
 ) -> torch.Tensor:
-    """Normal values; with `padding` in a buffer that is NaN behind every dimension but the first."""
+    """Normal values; with `padding`, a buffer that is NaN behind all dimensions but the first."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator, dtype=torch.float64)
     sizes = [shape[0], *(size + padding for size in shape[1:])]
@@ -66,6 +66,17 @@ class AttentionInputs:
     seed: int
     padding: int
     options: dict[str, Any] = field(default_factory=dict)
+
+    def tiny_of(self, truth: torch.Tensor, least: float = 0.0) -> float | None:
+        """What is allowed beside torch's error, at least `least`; None for the usual.
+
+        A cap's tanh errs by 2e-7 of the cap in fp32.
+        """
+        largest = truth.abs().max().item() if truth.numel() else 0.0
+        exact = self.dtype == torch.float32
+        least = max(least, 1e-6 * exact * self.options.get("softcap", 0.0) * max(1.0, largest))
+        usual = (4.0 if exact else 0.5) * largest * torch.finfo(self.dtype).eps
+        return least if least > usual else None
 
     def tensors(self, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v, and a gradient for the result."""

@@ -45,7 +45,7 @@ def require_right(case: AttentionInputs, device: str) -> None:
         out, lse = flash_attention(q, k, v, return_lse=True, **case.options)
         watch.require_written(out=out, lse=lse)
     truth, peer = references(q, k, v, d_out, **case.options)
-    assert_as_accurate_as_torch(out, truth[0], peer[0])
+    assert_as_accurate_as_torch(out, truth[0], peer[0], tiny=case.tiny_of(truth[0]))
     in_fp32 = flash_attention_reference(
         q.cpu().float(), k.cpu().float(), v.cpu().float(), **case.options
     )
@@ -53,7 +53,7 @@ def require_right(case: AttentionInputs, device: str) -> None:
     assert_as_accurate_as_torch(lse, truth[1], in_fp32[1], tiny=tiny)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=inputs())
 def test_attention_of_any_shape_and_mask_is_as_accurate_as_torch(
     device: str, case: AttentionInputs
@@ -73,7 +73,7 @@ def test_attention_of_any_longer_shape_is_as_accurate_as_torch(
 # Exact laws.
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, head_dim=st.sampled_from(HEAD_DIMS))
 def test_the_order_of_keys_does_not_matter_without_a_mask(
     device: str, seed: int, head_dim: int
@@ -86,7 +86,7 @@ def test_the_order_of_keys_does_not_matter_without_a_mask(
     assert_as_accurate_as_torch(shuffled, truth[0], peer[0])
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, causal=st.booleans())
 def test_heads_do_not_know_of_each_other(device: str, seed: int, causal: bool) -> None:
     """Bit for bit: shuffled heads give the shuffled result."""
@@ -97,7 +97,7 @@ def test_heads_do_not_know_of_each_other(device: str, seed: int, causal: bool) -
     assert torch.equal(shuffled, out[:, :, order])
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS)
 def test_query_heads_of_a_group_read_one_kv_head(device: str, seed: int) -> None:
     """Bit for bit as if each query head had a copy of it."""
@@ -107,7 +107,7 @@ def test_query_heads_of_a_group_read_one_kv_head(device: str, seed: int) -> None
     assert torch.equal(flash_attention(q, k, v), flash_attention(q, *copied))
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, shift=st.sampled_from([-64.0, 16.0, 512.0]))
 def test_a_constant_added_to_all_scores_moves_only_the_lse(
     device: str, seed: int, shift: float
@@ -127,7 +127,7 @@ def test_a_constant_added_to_all_scores_moves_only_the_lse(
     torch.testing.assert_close(moved_lse, lse + shift / 8, atol=1e-4, rtol=1e-5)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, cut=st.sampled_from([1, 63, 64, 100]))
 def test_two_halves_of_the_keys_merge_by_their_lse_into_one_pass(
     device: str, seed: int, cut: int
@@ -143,7 +143,7 @@ def test_two_halves_of_the_keys_merge_by_their_lse_into_one_pass(
     torch.testing.assert_close(share * first + (1 - share) * second, whole, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, causal=st.booleans())
 def test_a_row_does_not_depend_on_the_rows_beside_it(device: str, seed: int, causal: bool) -> None:
     q, k, v = (tensor_of((2, 70, 2, 59), seed=seed + n, device=device) for n in range(3))
@@ -154,7 +154,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(device: str, seed: int, cau
     assert torch.equal(alone[1, 40, 1], together[1, 40, 1])
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=SEEDS, length=st.sampled_from([2, 64, 65, 130]))
 def test_under_a_causal_mask_the_future_does_not_matter(
     device: str, seed: int, length: int
@@ -200,11 +200,11 @@ def test_a_negative_scale_turns_the_scores_round(device: str) -> None:
 # Packed sequences.
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(
         st.tuples(st.sampled_from([0, 1, 50, 61, 64, 130]), st.sampled_from([0, 1, 33, 70, 147])),
-        min_size=1, max_size=4,
+        min_size=1, max_size=3,
     ),
     seed=SEEDS,
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
@@ -362,11 +362,11 @@ def test_token_offsets_are_64_bit(device: str) -> None:
     """The last tile, 2^31 elements from the first one, would be at -2^31 in 32 bits."""
     if device != "cpu":
         pytest.skip("needs the sanitizer")
-    tensor, row = torch.zeros(64, dtype=torch.bfloat16), torch.zeros(256)
+    tensor = torch.zeros(64, dtype=torch.bfloat16)
     strides = (2**40, 2**24, 16) * 4
     with sanitize(), pytest.raises(OutOfBoundsError, match="element 2147483648 of 'q'"):
         flash_forward_kernel[(2,)](
-            tensor, tensor, tensor, tensor, row, None, None, *strides, 256, 256,
+            tensor, tensor, tensor, tensor, tensor, None, None, *strides, 256, 256,
             256, 0, 2, 1, 1, 1.0, 0.0, 0,
             ROWS=128, KEYS=64, HEAD_DIM=16, PADDED_DIM=16, CAUSAL=True, HAS_WINDOW=False,
             HAS_SOFTCAP=False, NEGATIVE=False, VARLEN=False,
@@ -436,7 +436,7 @@ def test_wrong_tensors_are_refused_with_what_was_wanted(device: str) -> None:
     for message, tensors, options in refusals:
         with pytest.raises(KernelInputError, match=message):
             flash_attention(*tensors, **options)
-    with pytest.raises(KernelInputError, match="one device, not q on .*k on meta"):
+    with pytest.raises(KernelInputError, match=r"one device, not q on .*k on meta"):
         flash_attention(q, k.to("meta"), k)
 
 
