@@ -20,8 +20,6 @@ them. Three things make that possible here:
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -30,7 +28,7 @@ from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, req
 from kernels.devices import device_of
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
-from kernels.tiles import BAND, Splits, choose_splits, merge_splits, tile_of
+from kernels.tiles import BAND, Launch, choose_splits, merge_splits, room_for_sums, tile_of
 from kernels.w4_packing import HALF, PackedW4
 
 ALL_OF_K = 1 << 30  # a group longer than any K: one compiled kernel for all single groups
@@ -118,18 +116,6 @@ def w4a16_gemm_kernel(
     tl.store(out + n[:, None], total.to(out.dtype.element_ty), mask=in_n[:, None] & in_m[None, :])
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The tile of a program, its warps and pipeline stages, and how K is split."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-    splits: Splits
-
-
 def choose_launch(M: int, N: int, K: int, group: int, processors: int) -> Launch:
     """Tiles by M, and as many splits of K as the GPU has room for at once.
 
@@ -184,15 +170,10 @@ def w4a16_gemm(x: torch.Tensor, weight: PackedW4, bias: torch.Tensor | None = No
         rows = rows.index_select(1, weight.permutation)
     group = weight.group if weight.groups > 1 else ALL_OF_K
     launch = choose_launch(M, N, K, group, device_of(x).processors)
-    splits = launch.splits
-    whole = splits.count == 1
-    sums = (
-        out.view(1, M, N)
-        if whole
-        else torch.empty((splits.count, M, N), dtype=torch.float32, device=x.device)
-    )
-    tiles = triton.cdiv(M, launch.block_m) * triton.cdiv(N, launch.block_n)
-    w4a16_gemm_kernel[(tiles, splits.count)](
+    out_rows = out.view(M, N)
+    sums = room_for_sums(out_rows, launch.splits)
+    whole = sums is out_rows
+    w4a16_gemm_kernel[(launch.tiles(M, N), launch.splits.count)](
         rows,
         weight.codes,
         weight.words,
@@ -206,18 +187,15 @@ def w4a16_gemm(x: torch.Tensor, weight: PackedW4, bias: torch.Tensor | None = No
         weight.words.stride(0),
         N,
         M * N,
-        splits.steps,
+        launch.splits.steps,
         GROUP=group,
         HALF=HALF,
-        BLOCK_M=launch.block_m,
-        BLOCK_N=launch.block_n,
-        BLOCK_K=launch.block_k,
         BAND=BAND,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
+        **launch.blocks,
+        **launch.options,
     )
     if not whole:
-        merge_splits(sums, out.view(M, N), bias)
+        merge_splits(sums, out_rows, bias)
     return out
 
 
@@ -236,8 +214,7 @@ def _case(dtype: str, M: int, group: int, K: int = 4096) -> AotCase:
     whole = launch.splits.count == 1
     return AotCase(
         kernel="w4a16_gemm",
-        config=f"{dtype} M={M} group={group} tile={launch.block_m}x{launch.block_n}x"
-        f"{launch.block_k}{'' if whole else ' split'}",
+        config=f"{dtype} M={M} group={'K' if group == ALL_OF_K else group} {launch}",
         function=w4a16_gemm_kernel,
         arguments={
             **pointers,
@@ -249,10 +226,8 @@ def _case(dtype: str, M: int, group: int, K: int = 4096) -> AotCase:
             **({} if whole else {"bias": None}),
             "GROUP": group,
             "HALF": HALF,
-            "BLOCK_M": launch.block_m,
-            "BLOCK_N": launch.block_n,
-            "BLOCK_K": launch.block_k,
             "BAND": BAND,
+            **launch.blocks,
         },
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
