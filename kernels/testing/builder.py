@@ -257,7 +257,8 @@ def _size(dtype: Any) -> int:
 
 def _mask_array(mask: Any, pointers: Handle) -> Array:
     data = mask.data if isinstance(mask, TensorHandle) else mask
-    return np.ascontiguousarray(np.broadcast_to(data, pointers.data.shape))
+    # Triton's interpreter holds some int1 blocks in bytes, which would be taken for indices.
+    return np.ascontiguousarray(np.broadcast_to(data, pointers.data.shape), dtype=bool)
 
 
 def _sum_rounded_to_odd(a: Array, b: Array) -> Array:

@@ -32,6 +32,13 @@ def copy_kernel(source, target, count, BLOCK: tl.constexpr, MASKED: tl.constexpr
 
 
 @triton.jit
+def switched_copy_kernel(source, target, count, switch, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    mask = (lanes < count) & (switch < 1)
+    tl.store(target + lanes, tl.load(source + lanes, mask=mask, other=0.0), mask=mask)
+
+
+@triton.jit
 def store_kernel(target, offset, BLOCK: tl.constexpr):
     tl.store(target + offset + tl.arange(0, BLOCK), 1.0)
 
@@ -159,6 +166,15 @@ def test_a_masked_copy_of_any_length_is_quiet(count: int, dtype: torch.dtype) ->
 def test_a_store_before_or_after_a_tensor_is_found(offset: int) -> None:
     with sanitize(), pytest.raises(OutOfBoundsError, match="store out of bounds"):
         store_kernel[(1,)](torch.zeros(8), offset, BLOCK=8)
+
+
+def test_a_mask_may_be_a_block_and_a_scalar() -> None:
+    """The interpreter then holds it in bytes; nothing is read where it is off."""
+    target = torch.zeros(6)
+    with sanitize():
+        switched_copy_kernel[(1,)](torch.ones(4), target, 4, 0, BLOCK=8)
+        switched_copy_kernel[(1,)](torch.full((4,), 2.0)[:0], target, 4, 1, BLOCK=8)
+    assert target.tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_atomics_are_held_to_the_bounds_too() -> None:
