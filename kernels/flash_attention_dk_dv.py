@@ -9,6 +9,8 @@ again, dV, dP and dK.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +22,7 @@ from kernels.flash_attention_tiles import (
     load_lse,
     load_rows,
     place_of_program,
-    query_tiles,
+    query_range,
     sequence,
     store_rows,
     weights_and_slope,
@@ -33,9 +35,11 @@ def _collect_dk_dv(
     begin, end, first, query_len, key_len, stride_qt, stride_gt, scale, softcap, window,
     ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
-    MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One pass over tiles of queries, the tiles of scores turned: [KEYS, ROWS]."""
+    """One pass over tiles of queries, the tiles of scores turned: [KEYS, ROWS].
+
+    All causal tiles are masked: a second loop without a mask costs 50 registers, which spill.
+    """
     key = first + tl.arange(0, KEYS)[:, None]
     for start in tl.range(begin, end, ROWS):
         q = load_rows(q_base, start, stride_qt, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
@@ -45,7 +49,7 @@ def _collect_dk_dv(
         visible = is_visible(query, key, query_len, key_len, window, CAUSAL, HAS_WINDOW)
         product = tl.dot(k, tl.trans(q), input_precision="ieee")
         weight, slope = weights_and_slope(
-            product, lse[None, :], scale, softcap, visible, HAS_SOFTCAP, MASKED
+            product, lse[None, :], scale, softcap, visible, HAS_SOFTCAP, CAUSAL
         )
         d_out = load_rows(d_out_base, start, stride_gt, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
         dv = tl.dot(weight.to(d_out.dtype), d_out, dv, input_precision="ieee")
@@ -79,9 +83,7 @@ def flash_dk_dv_kernel(
     v_base = v + batch * stride_vb + key_start * stride_vt + head * stride_vh
     keys = load_rows(k_base, first, stride_kt, key_len, KEYS, HEAD_DIM, PADDED_DIM, True)
     values = load_rows(v_base, first, stride_vt, key_len, KEYS, HEAD_DIM, PADDED_DIM, True)
-    begin, full_begin, full_end, end = query_tiles(
-        first, query_len, key_len, window, ROWS, KEYS, CAUSAL, HAS_WINDOW
-    )
+    begin, end = query_range(first, query_len, key_len, window, ROWS, KEYS, CAUSAL, HAS_WINDOW)
     d_keys = tl.zeros((KEYS, PADDED_DIM), tl.float32)
     d_values = tl.zeros((KEYS, PADDED_DIM), tl.float32)
     for member in range(group):
@@ -90,45 +92,36 @@ def flash_dk_dv_kernel(
         d_out_base = d_out + batch * stride_gb + query_start * stride_gt + query_head * stride_gh
         lse_base = lse + batch * stride_lb + query_head * stride_lh + query_start
         delta_base = delta + batch * stride_lb + query_head * stride_lh + query_start
-        if CAUSAL:
-            d_keys, d_values = _collect_dk_dv(
-                d_keys, d_values, keys, values, q_base, d_out_base, lse_base, delta_base,
-                begin, full_begin, first, query_len, key_len, stride_qt, stride_gt,
-                scale, softcap, window,
-                ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, True,
-            )  # fmt: skip
         d_keys, d_values = _collect_dk_dv(
             d_keys, d_values, keys, values, q_base, d_out_base, lse_base, delta_base,
-            full_begin, full_end, first, query_len, key_len, stride_qt, stride_gt,
+            begin, end, first, query_len, key_len, stride_qt, stride_gt,
             scale, softcap, window,
-            ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, False,
+            ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP,
         )  # fmt: skip
-        if HAS_WINDOW:
-            d_keys, d_values = _collect_dk_dv(
-                d_keys, d_values, keys, values, q_base, d_out_base, lse_base, delta_base,
-                full_end, end, first, query_len, key_len, stride_qt, stride_gt,
-                scale, softcap, window,
-                ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, True,
-            )  # fmt: skip
     dk_base = dk + batch * stride_dkb + key_start * stride_dkt + head * stride_dkh
     dv_base = dv + batch * stride_dvb + key_start * stride_dvt + head * stride_dvh
     store_rows(dk_base, first, stride_dkt, key_len, d_keys * scale, KEYS, HEAD_DIM, PADDED_DIM)
     store_rows(dv_base, first, stride_dvt, key_len, d_values, KEYS, HEAD_DIM, PADDED_DIM)
 
 
-def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
+def choose_launch(arch: str, head_dim: int, dtype: str, softcap: bool = False) -> Launch:
     """Few queries and many keys: two results of [keys, head_dim] stay in registers.
 
-    dtype: "fp16", "bf16" or "fp32".
+    dtype: "fp16", "bf16" or "fp32". softcap: whether scores are capped, which takes registers.
     """
     padded = padded_head_dim(head_dim)
     if dtype == "fp32":
         return Launch(32, 32, 4, 1)
     if padded <= 64:
-        return Launch(32, 64, 4, 1) if arch == "gfx942" else Launch(32, 128, 8, 2)
+        if arch == "gfx942":
+            return Launch(32, 64, 4, 1)
+        return Launch(64 if arch == "sm_90" else 32, 128, 8, 2)
     if padded == 128:
-        return Launch(32, 64, 8, 2 if arch in ("sm_80", "sm_89") else 1)
-    return Launch(16, 64, 8, 1) if arch == "gfx942" else Launch(32, 32, 8, 1)
+        if arch == "gfx942":
+            return Launch(32, 64, 8, 1)
+        # wgmma likes 128 keys for eight warps; elsewhere they spill.
+        return Launch(32, 128 if arch == "sm_90" and not softcap else 64, 8, 2)
+    return Launch(16, 64, 8, 1) if arch == "gfx942" else Launch(32, 32, 8, 2)
 
 
 def key_gradients(
@@ -146,7 +139,7 @@ def key_gradients(
     dk, dv = make(k, k.shape), make(v, v.shape)
     if not dk.numel():
         return dk, dv
-    launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype))
+    launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype), problem.softcap > 0)
     tiles = triton.cdiv(problem.key_len, launch.keys)
     flash_dk_dv_kernel[(tiles * kv_heads * problem.batch,)](
         q, k, v, d_out, dk, dv, lse, delta, problem.query_starts, problem.key_starts,
@@ -162,4 +155,11 @@ def key_gradients(
 AOT_CASES = (
     *aot_cases(flash_dk_dv_kernel, choose_launch, "bf16", 64),
     *aot_cases(flash_dk_dv_kernel, choose_launch, "bf16", 128),
-)
+    *aot_cases(flash_dk_dv_kernel, choose_launch, "fp16", 128, VARLEN=True),
+    *aot_cases(flash_dk_dv_kernel, choose_launch, "bf16", 256),
+    *aot_cases(
+        flash_dk_dv_kernel, partial(choose_launch, softcap=True), "bf16", 128,
+        HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,
+    ),
+    *aot_cases(flash_dk_dv_kernel, choose_launch, "fp32", 64),
+)  # fmt: skip

@@ -156,4 +156,11 @@ def query_gradient(
 AOT_CASES = (
     *aot_cases(flash_dq_kernel, choose_launch, "bf16", 64),
     *aot_cases(flash_dq_kernel, choose_launch, "bf16", 128),
-)
+    *aot_cases(flash_dq_kernel, choose_launch, "fp16", 128, VARLEN=True),
+    *aot_cases(flash_dq_kernel, choose_launch, "bf16", 256),
+    *aot_cases(
+        flash_dq_kernel, choose_launch, "bf16", 128,
+        HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,
+    ),
+    *aot_cases(flash_dq_kernel, choose_launch, "fp32", 64),
+)  # fmt: skip

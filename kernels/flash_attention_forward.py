@@ -189,5 +189,15 @@ def forward(
 
 AOT_CASES = (
     *aot_cases(flash_forward_kernel, choose_launch, "bf16", 64),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 96),
     *aot_cases(flash_forward_kernel, choose_launch, "bf16", 128),
-)
+    *aot_cases(flash_forward_kernel, choose_launch, "fp16", 128),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 256),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 128, CAUSAL=False),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 128, VARLEN=True),
+    *aot_cases(
+        flash_forward_kernel, choose_launch, "bf16", 128,
+        HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,
+    ),
+    *aot_cases(flash_forward_kernel, choose_launch, "fp32", 64),
+)  # fmt: skip

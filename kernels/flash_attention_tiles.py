@@ -123,30 +123,20 @@ def key_tiles(
 
 
 @triton.jit
-def query_tiles(
+def query_range(
     first, query_len, key_len, window,
     ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """begin <= full_begin <= full_end <= end: the queries that see keys first .. first + KEYS.
-
-    Tiles of ROWS from full_begin to full_end see every key; the last one may pass query_len.
-    """
+    """The queries that see any of keys first .. first + KEYS, from a multiple of ROWS on."""
     offset = key_len - query_len
     last = tl.minimum(first + KEYS, key_len) - 1
     begin = 0
-    full_begin = 0
     end = query_len
-    full_end = query_len
-    if HAS_WINDOW:
-        end = tl.minimum(tl.maximum(last - offset + window, 0), query_len)
-        full_end = tl.maximum(first - offset + window, 0) // ROWS * ROWS
-        full_end = tl.minimum(full_end, end)
     if CAUSAL:
         begin = tl.maximum(first - offset, 0) // ROWS * ROWS
-        full_begin = tl.cdiv(tl.maximum(last - offset, 0), ROWS) * ROWS
-        full_begin = tl.minimum(full_begin, end)
-        full_end = tl.maximum(full_end, full_begin)
-    return begin, full_begin, full_end, end
+    if HAS_WINDOW:
+        end = tl.minimum(tl.maximum(last - offset + window, 0), query_len)
+    return begin, end
 
 
 @triton.jit

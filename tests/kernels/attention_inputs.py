@@ -19,7 +19,8 @@ WIDE_LENGTHS = [*LENGTHS, (113, 211), (108, 256), (256, 512), (512, 256), (1, 23
                 (127, 513), (300, 301)]  # fmt: skip
 HEAD_DIMS = [16, 40, 59, 64, 80, 96, 111, 128]
 WIDE_HEAD_DIMS = [1, 7, *HEAD_DIMS, 160, 192, 256]
-HEADS = [(1, 1), (2, 2), (4, 2), (5, 1)]
+HEADS = [(1, 1), (2, 2), (3, 1)]
+WIDE_HEADS = [*HEADS, (4, 2), (5, 1)]
 
 
 @contextmanager
@@ -92,7 +93,9 @@ class AttentionInputs:
 
 
 def inputs(
-    lengths: list[tuple[int, int]] = LENGTHS, head_dims: list[int] = HEAD_DIMS
+    lengths: list[tuple[int, int]] = LENGTHS,
+    head_dims: list[int] = HEAD_DIMS,
+    heads: list[tuple[int, int]] = HEADS,
 ) -> st.SearchStrategy[AttentionInputs]:
     options = st.fixed_dictionaries(
         {},
@@ -110,7 +113,7 @@ def inputs(
         AttentionInputs,
         batch=st.sampled_from([1, 2]),
         lengths=st.sampled_from(lengths),
-        heads=st.sampled_from(HEADS),
+        heads=st.sampled_from(heads),
         head_dim=st.sampled_from(head_dims),
         dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
         seed=st.integers(0, 2**31),
