@@ -98,7 +98,7 @@ def paged_attention(
         longest = longest if window is None else min(longest, window + max_query_len)
         num_splits = choose_num_splits(
             num_kv_heads * max(num_requests, triton.cdiv(num_tokens, block_q)),
-            device.processors * launch.programs_per_processor,
+            2 * device.processors,  # so many programs fit, at least of those of a decode
             triton.cdiv(longest, launch.block_n),
         )
     partial_out, partial_lse = out, out
@@ -177,7 +177,8 @@ def paged_attention_reference(
     out = torch.zeros_like(query)
     keys = _dequantized(key_cache, key_scales, query.dtype)
     values = _dequantized(value_cache, value_scales, query.dtype)
-    block_size, num_kv_heads = key_cache.shape[1:3]
+    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
+    group = query.shape[1] // num_kv_heads
     for request, seq_len in enumerate(seq_lens.tolist()):
         start, end = query_start_loc[request : request + 2].tolist()
         key = torch.arange(seq_len, device=query.device)
@@ -186,7 +187,7 @@ def paged_attention_reference(
         seen = key <= position
         if window is not None:
             seen &= key > position - window
-        grouped = query[start:end].unflatten(1, (num_kv_heads, -1))
+        grouped = query[start:end].reshape(end - start, num_kv_heads, group, head_dim)
         scores = torch.einsum("qhgd,khd->hgqk", grouped, keys[place]) * scale
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)

@@ -1,10 +1,8 @@
-"""The Triton functions of paged attention: what one program does with its query rows.
+"""The kernel of paged attention: which rows a program has, and which keys they see.
 
 A program holds BLOCK_M rows: some query tokens of one request, each with the query heads that
 share one KV head, so that a key is read once for all of them (GQA) and the matrix instruction has
-rows to fill it with. It walks over the keys its rows see in tiles of BLOCK_N, finds each key's
-place through the block table, and keeps the softmax online (Milakov and Gimelshein 2018, alg. 3;
-Dao 2023, "FlashAttention-2", alg. 1) in base 2, where an exponential is one instruction.
+rows to fill it with.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -13,9 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.e4m3_decoding import e4m3_values
+from kernels.paged_attention_tiles import LOG2_E, SMALLEST_NORMAL, attend
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+# Numbers that differ from step to step: compiling again for a 1 or a multiple of 16 gains nothing.
+NOT_SPECIALIZED = ("num_requests", "num_tokens", "capacity", "window", "table_stride")
 
 
 @triton.jit
@@ -37,117 +36,7 @@ def find_request(query_start_loc, num_requests, block, BLOCK_Q: tl.constexpr):
     return low - 1
 
 
-@triton.jit
-def as_numbers(codes, DTYPE: tl.constexpr):
-    """What is cached, as numbers: floats, int8, or e4m3 (as uint8 where the GPU has none)."""
-    if codes.dtype == tl.uint8:
-        return e4m3_values(codes).to(DTYPE)
-    else:
-        return codes.to(DTYPE)
-
-
-@triton.jit
-def soft_capped(scores, cap, PRECISE: tl.constexpr):
-    """cap * tanh(score / cap). tanh(x) = 2 sigmoid(2x) - 1, which is off by 1e-7 around 0: where
-    that counts, in fp32, small x take the series of tanh."""
-    x = scores / cap
-    tanh = 2.0 / (1.0 + tl.math.exp2(x * (-2.0 * LOG2_E))) - 1.0
-    if PRECISE:
-        square = x * x
-        series = 62.0 / 2835.0
-        series = -17.0 / 315.0 + square * series
-        series = 2.0 / 15.0 + square * series
-        series = -1.0 / 3.0 + square * series
-        tanh = tl.where(tl.abs(x) < 0.2, x + x * square * series, tanh)
-    return cap * tanh
-
-
-@triton.jit
-def attend(
-    state,
-    query,
-    position,
-    begin,
-    end,
-    num_keys,
-    table,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    key_strides,
-    value_strides,
-    key_scale_strides,
-    value_scale_strides,
-    window,
-    scale,
-    softcap,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    HAS_SCALES: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """The softmax so far, taken on over the keys in [begin, end), in tiles of BLOCK_N.
-
-    Without MASKED every row sees all of these keys. With it, rows see those of the first
-    num_keys that the causal mask and the window leave them; other keys are not touched.
-    """
-    row_max, row_sum, accumulator, unit = state
-    BLOCK_D: tl.constexpr = query.shape[1]
-    d = tl.arange(0, BLOCK_D)
-    in_head = d < HEAD_DIM if HEAD_DIM < BLOCK_D else tl.full((BLOCK_D,), True, tl.int1)
-    for start in tl.range(begin, end, BLOCK_N):
-        key = start + tl.arange(0, BLOCK_N)
-        known = key < num_keys if MASKED else tl.full((BLOCK_N,), True, tl.int1)
-        block = tl.load(table + key // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-        slot = (key % BLOCK_SIZE).to(tl.int64)
-        place = block * key_strides[0] + slot * key_strides[1]
-        mask = in_head[:, None] & known[None, :]
-        k = tl.load(keys + place[None, :] + d[:, None], mask=mask, other=0.0)
-        scores = tl.dot(query, as_numbers(k, query.dtype), input_precision="ieee")
-        if HAS_SCALES:
-            place = block * key_scale_strides[0] + slot * key_scale_strides[1]
-            scores *= (scale * tl.load(key_scales + place, mask=known, other=0.0))[None, :]
-        else:
-            scores *= scale
-        if HAS_SOFTCAP:
-            scores = soft_capped(scores, softcap, query.dtype == tl.float32) * LOG2_E
-        if MASKED:
-            seen = known[None, :] & (key[None, :] <= position[:, None])
-            if HAS_WINDOW:
-                seen &= key[None, :] > position[:, None] - window
-            scores = tl.where(seen, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, 1))
-        shift = tl.where(new_max == float("-inf"), 0.0, new_max)  # rows that saw no key yet
-        weights = tl.math.exp2(scores - shift[:, None])
-        decay = tl.math.exp2(row_max - shift)
-        row_max = new_max
-        row_sum = row_sum * decay + tl.sum(weights, 1)
-        if HAS_SCALES:
-            # The accumulator counts in units of the largest value scale so far: a weight times
-            # a small scale would be lost in fp16.
-            place = block * value_scale_strides[0] + slot * value_scale_strides[1]
-            value_scale = tl.load(value_scales + place, mask=known, other=0.0)
-            new_unit = tl.maximum(unit, tl.max(value_scale, 0))
-            weights *= (value_scale / new_unit)[None, :]
-            decay *= unit / new_unit
-            unit = new_unit
-        place = block * value_strides[0] + slot * value_strides[1]
-        mask = known[:, None] & in_head[None, :]
-        v = tl.load(values + place[:, None] + d[None, :], mask=mask, other=0.0)
-        accumulator = tl.dot(
-            weights.to(query.dtype),
-            as_numbers(v, query.dtype),
-            accumulator * decay[:, None],
-            input_precision="ieee",
-        )
-    return row_max, row_sum, accumulator, unit
-
-
-@triton.jit(do_not_specialize=["num_requests", "num_tokens", "capacity", "window", "table_stride"])
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def paged_attention_kernel(
     query,
     key_cache,
@@ -245,12 +134,12 @@ def paged_attention_kernel(
         window_end = tl.maximum(last_position - window + 1, 0)
         full_begin = tl.cdiv(window_end, BLOCK_N) * BLOCK_N
     full_end = tl.maximum(tl.minimum(first_position + 1, num_keys), 0) // BLOCK_N * BLOCK_N
+    # Peeled, the parts are: the window's edge, what all rows see, the causal edge.
+    bounds = (begin, end, end, end)
     if PEEL:
         full_begin = tl.minimum(tl.maximum(full_begin, begin), end)
         full_end = tl.minimum(tl.maximum(full_end, full_begin), end)
         bounds = (begin, full_begin, full_end, end)
-    else:
-        bounds = (begin, end)
 
     d = tl.arange(0, BLOCK_D)
     in_head = d < HEAD_DIM
@@ -263,8 +152,7 @@ def paged_attention_kernel(
     row_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
     accumulator = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    state = (row_max, row_sum, accumulator, 1.1754943508222875e-38)
-    # Peeled: the left edge of the window, what all rows see, the causal edge.
+    state = (row_max, row_sum, accumulator, SMALLEST_NORMAL)
     for part in tl.static_range(0 if HAS_WINDOW or not PEEL else 1, 3 if PEEL else 1):
         state = attend(
             state,
