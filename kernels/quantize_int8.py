@@ -83,10 +83,10 @@ def quantize_per_token(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     name = "quantize_per_token"
     require_dtype(name, "x", x, FLOATS)
     rows = as_rows(name, "x", x)
-    require_runnable(name, x=x)
     count, columns = rows.shape
     if not 1 <= columns <= MAX_COLUMNS:
         raise KernelInputError(f"{name}: x has rows of {columns}, wanted 1 to {MAX_COLUMNS}")
+    require_runnable(name, x=x)
     codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     scales = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
     if count == 0:
