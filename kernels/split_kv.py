@@ -83,13 +83,13 @@ def merge_splits_kernel(
     for start in tl.range(0, num_splits, CHUNK):
         split = start + tl.arange(0, CHUNK)
         place = split.to(tl.int64) * rows + row
-        lse = tl.load(partial_lse + place, mask=split < num_splits, other=float("-inf"))
+        chunk_lse = tl.load(partial_lse + place, mask=split < num_splits, other=float("-inf"))
         values = tl.load(
             partial_out + place[:, None] * HEAD_DIM + d[None, :],
-            mask=(lse != float("-inf"))[:, None] & (d < HEAD_DIM)[None, :],
+            mask=(chunk_lse != float("-inf"))[:, None] & (d < HEAD_DIM)[None, :],
             other=0.0,
         )
-        total += tl.sum(values * tl.math.exp2(lse - largest)[:, None], 0)
+        total += tl.sum(values * tl.math.exp2(chunk_lse - largest)[:, None], 0)
     merged = total / tl.where(weight_sum == 0.0, 1.0, weight_sum)
     place = out + (row // num_heads) * out_token_stride + (row % num_heads) * out_head_stride
     tl.store(place + d, merged.to(out.dtype.element_ty), mask=d < HEAD_DIM)
