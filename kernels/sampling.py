@@ -8,8 +8,9 @@ sampling kernels (Ye et al. 2025); there the threshold is searched by rejection 
 probabilities, here on the bits of logits, which ends exactly, ties included.
 
 Answers "why does top-p sampling not need a sort?". Passes over a row of logits, after the first
-from L2: greedy 2; nothing filtered 3; else 1 and for each of top-k, top-p and the draw a search
-of at most 11 (usually 6 or 7) and at most one for a tied id; 1 more writes the probabilities.
+from L2: greedy 2; nothing filtered 3; else 1, and for each of top-k, top-p and the draw a search
+of at most 11 (5 to 8 on average for normally distributed logits) and at most 1 for a tied id.
+1 more writes the probabilities.
 One program does a row, so a batch of a few rows leaves most of a large GPU idle.
 """
 

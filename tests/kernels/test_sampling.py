@@ -346,6 +346,16 @@ def test_a_tiny_top_p_keeps_one_token(device: str) -> None:
         assert sampled.token_ids.tolist() == [0]
 
 
+def test_a_uniform_on_a_boundary_takes_the_token_after_it(device: str) -> None:
+    """Masses of 1, 1/2 and 1/2: top_p of a half is reached by the first, a draw must exceed it."""
+    logits = torch.tensor([[0.0, -math.log(2), -math.log(2)]], device=device)
+    assert draw(device, logits).probabilities.tolist() == [[0.5, 0.25, 0.25]]  # type: ignore[union-attr]
+    for uniform, token in [(0.0, 0), (0.499, 0), (0.5, 1), (0.749, 1), (0.75, 2)]:
+        assert draw(device, logits, uniform=uniform).token_ids.tolist() == [token]
+        assert draw(device, logits, top_k=3, uniform=uniform).token_ids.tolist() == [token]
+    assert draw(device, logits, top_p=0.5, uniform=0.99).token_ids.tolist() == [0]
+
+
 @settings(max_examples=6)
 @given(
     seed=SEEDS,
