@@ -62,7 +62,7 @@ def check(
         assert mean_relative_error(out, truth) < 1e-3
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     rows=M, outputs=N, inputs=K, dtype=DTYPES, seed=SEEDS, blocks=st.booleans(),
     padding=st.sampled_from([0, 3, 16]), bias=st.booleans(),

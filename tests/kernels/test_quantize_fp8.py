@@ -38,7 +38,7 @@ def in_groups(x: torch.Tensor, group: int) -> torch.Tensor:
     return torch.nn.functional.pad(x.float(), (0, missing)).view(x.shape[0], -1, group)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows=ROWS, columns=COLUMNS, dtype=DTYPES, seed=SEEDS, group=GROUPS,
     padding=st.sampled_from([0, 1, 8]), power=st.integers(-14, 10),
@@ -57,7 +57,7 @@ def test_groups_are_quantized_as_by_torch(
     assert torch.equal(scales, wanted_scales.squeeze(-1))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(rows=ROWS, columns=COLUMNS, dtype=DTYPES, seed=SEEDS, padding=st.sampled_from([0, 1, 8]))
 def test_a_whole_tensor_is_quantized_as_by_torch(
     device: str, rows: int, columns: int, dtype: torch.dtype, seed: int, padding: int
@@ -135,7 +135,7 @@ def test_powers_of_two_are_rounded_up_and_exact_ones_stay(
     assert scales.tolist() == [[scale]]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(power=st.integers(-130, 119), mantissa=st.integers(0, 2**23 - 1))
 def test_a_power_of_two_is_the_least_that_holds_the_group(
     device: str, power: int, mantissa: int

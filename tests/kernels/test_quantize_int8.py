@@ -21,7 +21,7 @@ from tests.kernels.gemm_helpers import rows_on, sanitized
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows=ROWS, columns=COLUMNS, dtype=DTYPES, seed=SEEDS,
     padding=st.sampled_from([0, 1, 8]), power=st.integers(-20, 12),
@@ -38,7 +38,7 @@ def test_rows_of_any_size_and_distance_are_quantized_as_by_torch(
     assert torch.equal(scales, wanted_scales)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(columns=COLUMNS, dtype=DTYPES, seed=SEEDS)
 def test_no_value_moves_by_more_than_half_a_step(
     device: str, columns: int, dtype: torch.dtype, seed: int

@@ -57,7 +57,7 @@ def check(
         assert mean_relative_error(out, truth) < 1e-3
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     rows=M, outputs=N, inputs=K, group=GROUPS, dtype=HALVES, seed=SEEDS,
     symmetric=st.booleans(), padding=st.sampled_from([0, 3, 8]), bias=st.booleans(),
@@ -99,7 +99,7 @@ def test_long_rows_are_split_and_merged_the_same_way_every_time(
     assert torch.equal(w4a16_gemm(x, weight), w4a16_gemm(x, weight))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(inputs=K, group=GROUPS, dtype=HALVES, seed=SEEDS)
 def test_a_row_with_a_single_one_reads_out_an_input_exactly(
     device: str, inputs: int, group: int, dtype: torch.dtype, seed: int

@@ -38,7 +38,7 @@ def exact_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x.cpu().long() @ weight.cpu().long().t()).to(x.device)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(rows=M, outputs=N, inputs=K, seed=SEEDS, padding=st.sampled_from([0, 3, 16]))
 def test_the_product_is_exact_in_integers(
     device: str, rows: int, outputs: int, inputs: int, seed: int, padding: int
@@ -72,7 +72,7 @@ def test_the_largest_sums_are_rounded_once_to_fp32(device: str, inputs: int) -> 
     assert torch.equal(out, w8a8_gemm(x, weight, ones[:3], ones, dtype=torch.float32))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows=M, outputs=N, inputs=K, dtype=DTYPES, seed=SEEDS,
     padding=st.sampled_from([0, 3]), bias=st.booleans(),
