@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels.paged_attention as module
 from kernels.checks import FLOATS
@@ -297,16 +298,17 @@ def test_e4m3_without_scales_is_itself(device: str) -> None:
     batch.assert_accurate(batch.attend(scale=0.001), scale=0.001)
 
 
-def test_e4m3_is_read_alike_by_instruction_and_by_hand(
-    device: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
+def test_the_launches_of_every_architecture_are_right(
+    device: str, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Other tiles, and e4m3 read by an instruction or by hand."""
     if device != "cpu":
-        pytest.skip("a GPU has one of the two ways")
-    batch = batch_of(MIXED, device, dtype=torch.bfloat16, cache_dtype=E4M3)
-    by_hand = batch.attend(num_splits=1)
-    hopper = Device("sm_90", (9, 0), 132, has_fp8=True)
-    monkeypatch.setattr(module, "device_of", lambda tensor: hopper)
-    torch.testing.assert_close(batch.attend(num_splits=1), by_hand)
+        pytest.skip("a GPU is of one architecture")
+    monkeypatch.setattr(module, "device_of", lambda tensor: Device(arch, (0, 0), 132, True))
+    for lens in ([(5, 70), (40, 40)], [(1, 90)]):
+        batch = batch_of(lens, device, dtype=torch.bfloat16, cache_dtype=E4M3)
+        batch.assert_accurate(batch.attend())
 
 
 def test_float64_indices_are_refused_and_both_integers_taken(device: str) -> None:
@@ -350,6 +352,35 @@ class _GridRecorder:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         self.grids.append(grid)
         return lambda *arguments, **constants: None
+
+
+class _NoWaiting(TorchDispatchMode):
+    """Raises where a tensor's values would come to the host."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        assert func not in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten._to_copy.default,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_does_not_wait_for_the_lengths(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be on the GPU, where a step that is still running writes them."""
+    batch = batch_of(MIXED, device, cache_dtype=E4M3)
+    recorder = _GridRecorder()
+    monkeypatch.setattr(module, "paged_attention_kernel", recorder)
+    with _NoWaiting():
+        paged_attention(
+            batch.query, batch.key_cache, batch.value_cache, batch.block_tables, batch.seq_lens,
+            batch.query_start_loc, 17, scale=1.0, key_scales=batch.key_scales,
+            value_scales=batch.value_scales, num_splits=1,
+        )  # fmt: skip
+    assert len(recorder.grids) == 1
 
 
 @pytest.mark.parametrize("lens", [[(65_536, 65_536)], [(1, 16)] * 65_536])
