@@ -27,7 +27,7 @@ from kernels.row_quantization import (
 )
 from kernels.testing.architectures import ARCHITECTURES
 
-MAX_HEAD_DIM = 1024  # a row lives in the registers of one warp
+MAX_HEAD_DIM = 1024  # a row lives in the registers of one program
 
 # Parameters of every kernel that writes the cache, in the order of `Target.arguments`.
 POINTERS = ("key_cache", "value_cache", "key_scales", "value_scales", "slot_mapping")

@@ -21,8 +21,8 @@ def rotary_table(inv_freq: torch.Tensor, max_positions: int) -> torch.Tensor:
 
     inv_freq: [rotary_dim / 2], radians per position, rounded to fp32. An angle is the product of
     position and inv_freq rounded to fp32, which is what models are trained with: at position
-    2^20 it is off by up to 1/32 radian, and a table with exact angles would be the one that
-    errs. cos and sin of the angle are right to the last place. Source: Su et al. 2021, eq. 34.
+    2^20 both roundings make up to 1/16 radian, and a table with exact angles would be the one
+    that errs. cos and sin of the angle are right to the last place. Source: Su et al. 2021, eq. 34.
     Raises KernelInputError for more than 2^24 positions.
     """
     if inv_freq.dim() != 1 or not inv_freq.is_floating_point():
