@@ -115,7 +115,7 @@ def choose_launch(M: int, N: int, K: int, device: Device) -> Launch:
     """
     if M <= 64:
         block_m, block_n, num_warps, num_stages = max(16, triton.next_power_of_2(M)), 64, 4, 4
-        resident = 3 if M <= 32 else 2
+        resident = 3 if M <= 16 else 2
     else:
         block_m, block_n, num_warps, num_stages, resident = 128, 128, 8, 3, 1
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)

@@ -1,8 +1,8 @@
 """MXFP4 weights to floats: blocks of 32 numbers of 4 bits (E2M1) that share a power of two (E8M0).
 
 What is in an MXFP4 checkpoint (gpt-oss), and how many bits is a weight? OCP Microscaling Formats
-(MX) 1.0, sections 5.3.3 and 5.4.1: a code is a sign, two bits of exponent and one of mantissa:
-0, 0.5, 1, 1.5, 2, 3, 4, 6; a scale s is 2^(s - 127), 255 is NaN: (32 * 4 + 8) / 32 = 4.25 bits.
+(MX) Specification 1.0: a code is a sign, two bits of exponent and one of mantissa: 0, 0.5, 1,
+1.5, 2, 3, 4, 6; a scale s is 2^(s - 127), 255 is NaN: (32 * 4 + 8) / 32 = 4.25 bits a weight.
 Every product of the two has its exact bf16 (E8M0 has bf16's exponents), except beyond its range.
 The work is moving bytes: 17 are read for every 64 written.
 """

@@ -1,10 +1,11 @@
 """Tensors as fp8 (e4m3), with one fp32 scale for all, or one for every group of a row.
 
-Micikevicius et al. 2022, "FP8 Formats for Deep Learning": scale = max |x| / 448, so that the
-largest magnitude becomes the largest number of e4m3. DeepSeek-V3 (2024, section 3.3) gives
-128 neighbours of a row a scale each: an outlier then costs the precision of 127 others only.
-Conversion rounds to nearest even and saturates (PTX `cvt.rn.satfinite.e4m3x2.f32`): infinities
-count as the largest finite value of their group, NaN stays NaN. The work is moving bytes.
+Why does DeepSeek scale groups of 128? With scale = max |x| / 448 the largest magnitude becomes
+the largest number of e4m3 (Micikevicius et al. 2022, "FP8 Formats for Deep Learning"), and one
+outlier pushes all others towards its smallest. DeepSeek-V3 (2024, section 3.3) gives 128
+neighbours of a row a scale each: an outlier then costs 127 others only. Conversion rounds to
+nearest even and saturates (PTX `cvt.rn.satfinite.e4m3x2.f32`): infinities count as the largest
+finite value of their group, NaN stays NaN. The work is moving bytes.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -24,6 +25,7 @@ BLOCK = 4096
 NUM_WARPS = 8
 MAX_MAXIMA = 256  # of the parts of a tensor, each by one program
 GROUP_ROWS = 16
+MAX_GRID_Y = 65535
 GROUP_WARPS = 4
 NVIDIA_FP8 = ("sm_89", "sm_90", "sm_100")
 
@@ -133,6 +135,10 @@ def quantize_fp8_per_tensor(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     require_runnable(name, x=x)
     require_fp8(name, x)
     count, columns = rows.shape
+    if columns > MAX_GRID_Y * BLOCK:
+        raise KernelInputError(
+            f"{name}: x has rows of {columns}, wanted at most {MAX_GRID_Y * BLOCK}"
+        )
     codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
     if codes.numel() == 0:
         return codes, torch.zeros(1, device=x.device)
@@ -164,10 +170,12 @@ def quantize_fp8_groups(
     if not 16 <= group <= 1024 or group & (group - 1):
         raise KernelInputError(f"{name}: group {group}, wanted a power of two from 16 to 1024")
     rows = as_rows(name, "x", x)
-    require_runnable(name, x=x)
-    require_fp8(name, x)
     count, columns = rows.shape
     groups = triton.cdiv(columns, group)
+    if groups > MAX_GRID_Y:
+        raise KernelInputError(f"{name}: {groups} groups in a row, wanted at most {MAX_GRID_Y}")
+    require_runnable(name, x=x)
+    require_fp8(name, x)
     codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty((*x.shape[:-1], groups), dtype=torch.float32, device=x.device)
     if codes.numel() == 0:

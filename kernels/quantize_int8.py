@@ -1,8 +1,8 @@
 """Rows of activations as int8 with one scale each: the first half of a W8A8 product.
 
-Dettmers et al. 2022 (LLM.int8()), eq. 1, and Xiao et al. 2023 (SmoothQuant): symmetric, scale =
-max |row| / 127, computed anew for every token. The work is moving bytes: each row is read once,
-and half or a quarter of it is written.
+What does "dynamic, per token" cost? One pass: symmetric, scale = max |row| / 127, computed anew
+for every token (Dettmers et al. 2022, LLM.int8(); Xiao et al. 2023, SmoothQuant). The work is
+moving bytes: each row is read once, and half or a quarter of it is written.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"

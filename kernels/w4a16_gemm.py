@@ -20,15 +20,25 @@ them. Three things make that possible here:
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
 
 from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
-from kernels.devices import device_of
+from kernels.devices import Device, device_of
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
-from kernels.tiles import BAND, Launch, choose_splits, merge_splits, room_for_sums, tile_of
+from kernels.tiles import (
+    BAND,
+    Launch,
+    choose_splits,
+    launches_by_arch,
+    merge_splits,
+    room_for_sums,
+    tile_of,
+)
 from kernels.w4_packing import HALF, PackedW4
 
 ALL_OF_K = 1 << 30  # a group longer than any K: one compiled kernel for all single groups
@@ -116,24 +126,26 @@ def w4a16_gemm_kernel(
     tl.store(out + n[:, None], total.to(out.dtype.element_ty), mask=in_n[:, None] & in_m[None, :])
 
 
-def choose_launch(M: int, N: int, K: int, group: int, processors: int) -> Launch:
+def choose_launch(M: int, N: int, K: int, group: int, device: Device) -> Launch:
     """Tiles by M, and as many splits of K as the GPU has room for at once.
 
-    Found with the compiler for sm_80 to gfx942. Up to 64 rows, 64 outputs a block: 72 to 151
-    registers and 25 to 46 KiB of shared memory, so that 3 or 4 blocks share a processor, each
-    with 12 KiB of codes on their way; 128 outputs with 4 warps double the registers. From 33
-    rows on BLOCK_K 128 costs a block of occupancy, and spills on sm_80 at 128 x 128; more than
-    64 outputs at 64 rows spill with groups of 32.
+    Found with the compiler for sm_80 to gfx942. Up to 64 rows, 64 outputs a block: at most 146
+    registers (160 on gfx942) and 45 KiB of shared memory, so that 3 or 4 blocks share a
+    processor, each with 6 to 12 KiB of codes on their way; 128 outputs with 4 warps double the
+    registers. From 33 rows on BLOCK_K 128 costs a block of occupancy, and spills on sm_80 at
+    128 x 128; more than 64 outputs at 64 rows spill with groups of 32.
     """
     # Rows of codes are padded to whole tiles (w4_packing.PADDED_TO).
     block_k = 128 if group % 128 == 0 and M <= 32 else 2 * HALF
     if M <= 64:
         block_m, block_n, num_warps, num_stages = max(16, triton.next_power_of_2(M)), 64, 4, 4
         resident = 4 if M <= 32 else 3
+        if device.arch == "sm_89":  # 99 KiB
+            resident = 2 if block_m == 32 else 3
     else:
         block_m, block_n, num_warps, num_stages, resident = 128, 128, 8, 3, 1
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
-    splits = choose_splits(tiles, triton.cdiv(K, block_k), resident * processors)
+    splits = choose_splits(tiles, triton.cdiv(K, block_k), resident * device.processors)
     return Launch(block_m, block_n, block_k, num_warps, num_stages, splits)
 
 
@@ -169,7 +181,7 @@ def w4a16_gemm(x: torch.Tensor, weight: PackedW4, bias: torch.Tensor | None = No
     if weight.permutation is not None:
         rows = rows.index_select(1, weight.permutation)
     group = weight.group if weight.groups > 1 else ALL_OF_K
-    launch = choose_launch(M, N, K, group, device_of(x).processors)
+    launch = choose_launch(M, N, K, group, device_of(x))
     out_rows = out.view(M, N)
     sums = room_for_sums(out_rows, launch.splits)
     whole = sums is out_rows
@@ -207,10 +219,11 @@ def w4a16_gemm_reference(
     return out if bias is None else out + bias.to(x.dtype)
 
 
-def _case(dtype: str, M: int, group: int, K: int = 4096) -> AotCase:
-    launch = choose_launch(M, 14336, K, group, processors=132)
+def _case(
+    dtype: str, M: int, group: int, launch: Launch, architectures: tuple[str, ...]
+) -> AotCase:
     pointers = {"x": f"*{dtype}", "codes": "*u8", "words": "*i32"}
-    strides = ("x_stride", "codes_stride", "words_stride", "out_stride")
+    strides = ("x_stride", "codes_stride", "words_stride", "out_stride", "split_stride")
     whole = launch.splits.count == 1
     return AotCase(
         kernel="w4a16_gemm",
@@ -220,7 +233,7 @@ def _case(dtype: str, M: int, group: int, K: int = 4096) -> AotCase:
             **pointers,
             "out": f"*{dtype}" if whole else "*fp32",
             **({"bias": f"*{dtype}"} if whole else {}),
-            **dict.fromkeys((*strides, "M", "N", "K", "split_stride", "steps"), "i32"),
+            **dict.fromkeys((*strides, "M", "N", "K", "steps"), "i32"),
         },
         constants={
             **({} if whole else {"bias": None}),
@@ -233,19 +246,26 @@ def _case(dtype: str, M: int, group: int, K: int = 4096) -> AotCase:
         num_stages=launch.num_stages,
         any_alignment=frozenset({"M", "steps"}),
         matrix=True,
+        architectures=architectures,
     )
 
 
-# Decoding and prefill of Llama-3 8B's MLP; groups of 32 take another path; whole K; symmetric.
-AOT_CASES = (
-    _case("bf16", 16, 128),
-    _case("fp16", 16, 128),
-    _case("bf16", 16, 32),
-    _case("fp16", 16, 64),
-    _case("bf16", 32, ALL_OF_K),
-    _case("bf16", 64, 128),
-    _case("fp16", 64, 32),
-    _case("fp16", 128, 128),
-    _case("bf16", 128, 128),
-    _case("bf16", 128, 32),
+# Llama-3 8B's MLP, decoding to prefill; groups of 32 take another path; a group of all of K.
+AOT_CASES = tuple(
+    _case(dtype, M, group, launch, architectures)
+    for dtype, M, group in (
+        ("bf16", 16, 128),
+        ("fp16", 16, 128),
+        ("bf16", 16, 32),
+        ("fp16", 16, 64),
+        ("bf16", 32, ALL_OF_K),
+        ("bf16", 64, 128),
+        ("fp16", 64, 32),
+        ("fp16", 128, 128),
+        ("bf16", 128, 128),
+        ("bf16", 128, 32),
+    )
+    for launch, architectures in launches_by_arch(
+        partial(choose_launch, M, 14336, 4096, group)
+    ).items()
 )

@@ -3,8 +3,8 @@
 out = x_scales * weight_scales * (x @ weight^T) + bias. Why is W8A8 faster than W8A16 in prefill
 too? Because the product itself runs in int8: twice the FLOPs of fp16 on A100 and H100, and half
 the bytes; and a scale for each token and each output channel factors out of the sum (Xiao et al.
-2023, SmoothQuant, eq. 2), a scale for each input would not. Decoding is bound by the N * K bytes
-of the weight, prefill by 2 * M * N * K operations.
+2023, SmoothQuant); a scale for each input would not. Decoding is bound by the N * K bytes of the
+weight, prefill by 2 * M * N * K operations.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -88,7 +88,7 @@ def w8a8_gemm_kernel(
 def choose_launch(M: int, N: int, K: int, device: Device) -> Launch:
     """Tiles by M, and as many splits of K as the GPU has room for at once.
 
-    Found with the compiler. Decoding: 48 to 72 registers and 30 KiB of shared memory, three
+    Found with the compiler. Decoding: 48 to 56 registers and 30 KiB of shared memory, three
     blocks at least on a processor with 99 KiB, 24 KiB of weights of each on their way. Prefill:
     at 128 x 128, BLOCK_K 64 leaves room for a second block (128 registers, 64 KiB) everywhere;
     128 costs it on sm_80 and sm_89, but not on sm_90, whose wgmma reads its operands from shared
@@ -97,7 +97,7 @@ def choose_launch(M: int, N: int, K: int, device: Device) -> Launch:
     block_k, num_stages = 128, 4
     if M <= 64:
         block_m, block_n, num_warps = max(16, triton.next_power_of_2(M)), 64, 4
-        resident = 3 if M <= 32 else 2
+        resident = 3 if M <= 16 else 2
     else:
         block_m, block_n, num_warps, resident = 128, 128, 8, 1
         block_k, num_stages = (128, 3) if device.arch == "sm_90" else (64, 4)

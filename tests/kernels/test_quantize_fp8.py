@@ -204,5 +204,7 @@ def test_wrong_tensors_are_refused_with_what_was_wanted() -> None:
         quantize_fp8_groups(x, 8)
     with pytest.raises(KernelInputError, match=r"must be adjacent.*contiguous\(\)"):
         quantize_fp8_groups(x.t())
+    with pytest.raises(KernelInputError, match="65536 groups in a row, wanted at most 65535"):
+        quantize_fp8_groups(torch.zeros(1, 65535 * 16 + 1), 16)
     with pytest.raises(KernelInputError, match="x is on meta, a Triton kernel needs a GPU"):
         quantize_fp8_groups(x.to("meta"))

@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.devices import Device
 from kernels.errors import KernelInputError
 from kernels.testing.accuracy import assert_as_accurate_as_torch
+from kernels.testing.architectures import ARCHITECTURES
 from kernels.testing.sanitizer import sanitize
 from kernels.w4_packing import HALF, PackedW4, from_gptq, pack_int4
 from kernels.w4a16_gemm import (
@@ -27,6 +29,7 @@ HALVES = st.sampled_from([torch.bfloat16, torch.float16])
 M = st.sampled_from([1, 2, 3, 8, 16, 24, 33])
 N = st.sampled_from([1, 64, 80, 257])
 K = st.sampled_from([64, 100, 128, 200, 320, 512])
+A100 = Device("sm_80", (8, 0), 108, has_fp8=False)
 GROUPS = st.sampled_from([32, 64, 96, 128, 256, -1])
 
 
@@ -92,7 +95,7 @@ def test_long_rows_are_split_and_merged_the_same_way_every_time(
     device: str, inputs: int, group: int
 ) -> None:
     """Groups of 256, and a K that groups of 128 do not divide (fault 24)."""
-    assert choose_launch(3, 80, inputs, group, processors=108).splits.count > 1
+    assert choose_launch(3, 80, inputs, group, A100).splits.count > 1
     check(device, (3, 80, inputs), torch.float16, group, 0)
     x = rows_on(device, (3, inputs), torch.float16, 1)
     weight = weight_of(inputs, 80, group, 2).to(device)
@@ -189,12 +192,14 @@ def test_row_offsets_are_64_bit() -> None:
 
 @given(
     rows=st.integers(1, 5000), outputs=st.integers(1, 30000), inputs=st.integers(1, 30000),
-    group=st.sampled_from([32, 64, 96, 128, 256, ALL_OF_K]), processors=st.integers(1, 200),
+    group=st.sampled_from([32, 64, 96, 128, 256, ALL_OF_K]),
+    arch=st.sampled_from(list(ARCHITECTURES)), processors=st.integers(1, 200),
 )  # fmt: skip
 def test_a_launch_takes_all_of_k_once_and_no_tile_crosses_a_group(
-    rows: int, outputs: int, inputs: int, group: int, processors: int
+    rows: int, outputs: int, inputs: int, group: int, arch: str, processors: int
 ) -> None:
-    launch = choose_launch(rows, outputs, inputs, group, processors)
+    device = Device(arch, (0, 0), processors, has_fp8=True)
+    launch = choose_launch(rows, outputs, inputs, group, device)
     splits = launch.splits
     steps = -(-inputs // launch.block_k)
     assert (splits.count - 1) * splits.steps < steps <= splits.count * splits.steps
