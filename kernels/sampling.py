@@ -40,7 +40,6 @@ from kernels.token_order import (
 )
 
 MAX_VOCABULARY = 2**24  # counts are exact in fp32 up to here
-SMALLEST_NORMAL = tl.constexpr(1.1754943508222875e-38)
 # Beyond these a temperature makes all tokens alike, or all but the largest impossible.
 COLDEST, HOTTEST = tl.constexpr(1e-30), tl.constexpr(1e30)
 LAST_BELOW_ONE = tl.constexpr(1.0 - 2.0**-24)
@@ -110,7 +109,7 @@ def sample_kernel(
             if top_p < 1.0:
                 cut_key, cut_id, _ = find_end(
                     logits, columns, largest, scale, cut_key, cut_id,
-                    tl.maximum(top_p, SMALLEST_NORMAL), True, False, BLOCK, WAYS,
+                    top_p, True, False, BLOCK, WAYS,
                 )  # fmt: skip
         if (top_k > 0) | (top_p < 1.0) | (min_p > 0.0):
             _, token, whole = find_end(

@@ -41,8 +41,7 @@ def largest_logit(logits, columns, BLOCK: tl.constexpr):
     for start in range(0, columns, BLOCK):
         inside = start + column < columns
         values = tl.load(logits + start + column, mask=inside, other=float("-inf"))
-        values = values.to(tl.float32)
-        largest = tl.maximum(largest, tl.where(values == values, values, float("-inf")))
+        largest = tl.maximum(largest, values.to(tl.float32))  # of a number and NaN the number
     return tl.max(largest)
 
 
@@ -107,7 +106,8 @@ def find_end(
     """The last token of the shortest prefix that holds enough, of the tokens within the cut.
 
     Enough: `wanted` tokens, or all; with MASS at least the fraction `wanted` of all their mass
-    (> 0), and with STRICT more than that (< 1). Returns its key, its id, and the whole amount.
+    (at most 1), and with STRICT more than that (below 1). However little is wanted, one token.
+    Returns its key, its id, and the whole amount.
     """
     column = tl.arange(0, BLOCK)[None, :]
     way = tl.arange(0, WAYS)[:, None]

@@ -6,12 +6,14 @@ A test that takes its tensors from here runs interpreted on a CPU and compiled o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 import torch
 
+from kernels.testing.interpreter import use_faithful_interpreter
+from kernels.testing.observer import LaunchObserver
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.strategies import rows_of
 
@@ -58,3 +60,28 @@ def checked(device: str) -> Iterator[Checks]:
         return
     with sanitize() as sanitizer:
         yield sanitizer
+
+
+class _LaunchedError(Exception):
+    pass
+
+
+class _FirstLaunch(LaunchObserver):
+    grid = (0, 0, 0)
+
+    def begin_launch(
+        self, kernel: str, grid: tuple[int, int, int], arguments: Mapping[str, Any]
+    ) -> None:
+        self.grid = grid
+        raise _LaunchedError
+
+
+def first_grid(call: Callable[[], object]) -> tuple[int, int, int]:
+    """The grid of the first kernel that `call`, on CPU tensors, launches; none is run.
+
+    A grid that CUDA would refuse is an error.
+    """
+    first = _FirstLaunch()
+    with use_faithful_interpreter(first), suppress(_LaunchedError):
+        call()
+    return first.grid

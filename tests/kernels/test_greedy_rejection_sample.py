@@ -16,7 +16,7 @@ from kernels.greedy_rejection_sample import (
     greedy_rejection_sample_reference,
 )
 from kernels.rejection_sample import rejection_sample
-from tests.kernels.on_device import checked, rows_on, spread
+from tests.kernels.on_device import checked, first_grid, rows_on, spread
 from tests.kernels.strategies import DTYPES, SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -159,6 +159,16 @@ def test_an_empty_batch_launches_nothing(device: str) -> None:
         none, none, torch.zeros(0, 8, device=device), none, max_draft=2
     )
     assert verified.output_ids.shape == (0, 3)
+
+
+def test_more_than_65535_rows_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    ids = torch.zeros(65_537, dtype=torch.int64)
+    ends = torch.arange(1, 65_538)
+    grid = first_grid(
+        lambda: greedy_rejection_sample(ids, ends, torch.zeros(65_537, 4), ids, max_draft=1)
+    )
+    assert grid == (65_537, 1, 1)
 
 
 def test_row_offsets_are_64_bit(device: str) -> None:

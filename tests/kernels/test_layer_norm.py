@@ -16,7 +16,7 @@ from kernels.layer_norm import (
 )
 from kernels.norm_rows import MAX_COLUMNS, choose_launch
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from tests.kernels.on_device import checked, rows_on
+from tests.kernels.on_device import checked, first_grid, rows_on
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 EPS = 1e-5
@@ -179,6 +179,8 @@ def test_more_than_65535_rows_fit_the_grid(device: str) -> None:
     bias = torch.tensor([0.5], device=device)
     assert layer_norm(torch.ones(70_000, 1, device=device), None, bias, EPS).eq(0.5).all()
     assert choose_launch(MAX_COLUMNS).grid(2**20) == (2**20,)
+    row = torch.zeros(1, 1024).half()
+    assert first_grid(lambda: layer_norm(row.expand(65_537, -1), None, None, EPS)) == (65_537, 1, 1)
 
 
 def test_row_offsets_are_64_bit(device: str) -> None:

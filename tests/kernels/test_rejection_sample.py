@@ -17,7 +17,7 @@ from kernels.rejection_sample import (
     rejection_sample,
     rejection_sample_reference,
 )
-from tests.kernels.on_device import checked, spread
+from tests.kernels.on_device import checked, first_grid, spread
 from tests.kernels.strategies import SEEDS
 
 NAN = float("nan")
@@ -288,6 +288,13 @@ def test_a_draft_equal_to_the_target_always_stands(device: str) -> None:
     assert verified.num_accepted.tolist() == [4]
 
 
+def test_a_uniform_of_p_over_q_rejects_and_one_below_accepts(device: str) -> None:
+    p, q = torch.tensor([[0.25, 0.75]]), torch.tensor([[0.5, 0.5]])
+    for u, wanted in ((0.5, [1, -1]), (0.5 - 2**-25, [0, 7])):
+        verified = verify(device, [1], torch.tensor([0]), q, p, torch.tensor([u]))
+        assert verified.output_ids.tolist() == [wanted]
+
+
 def test_a_token_of_no_probability_is_never_accepted_not_even_by_a_uniform_of_0(
     device: str,
 ) -> None:
@@ -313,10 +320,11 @@ def test_where_rounding_left_no_residual_the_replacement_is_from_the_target(devi
     """Sums of fp32 probabilities differ from 1: here p is nowhere above q."""
     q = torch.tensor([[0.5, 0.5]])
     p = torch.tensor([[0.25, 0.5]])
-    verified = verify(
-        device, [1], torch.tensor([0]), q, p, torch.tensor([0.9]), torch.tensor([0.3])
-    )
-    assert verified.output_ids.tolist() == [[0, -1]]
+    for replacement, wanted in ((0.3, 0), (0.4, 1)):  # on either side of 1/3
+        verified = verify(
+            device, [1], torch.tensor([0]), q, p, torch.tensor([0.9]), torch.tensor([replacement])
+        )
+        assert verified.output_ids.tolist() == [[wanted, -1]]
     nothing = verify(device, [1], torch.tensor([0]), q, torch.zeros(1, 2), torch.tensor([0.9]))
     assert nothing.output_ids.tolist() == [[0, -1]]
 
@@ -411,6 +419,19 @@ def test_an_empty_batch_launches_nothing(device: str) -> None:
         max_draft=4, uniform=empty, replacement_uniform=empty,
     )  # fmt: skip
     assert verified.output_ids.shape == (0, 5)
+
+
+def test_more_than_65535_requests_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    none = torch.zeros(0)
+    grid = first_grid(
+        lambda: rejection_sample(
+            none.int(), torch.zeros(65_537).int(), None, torch.zeros(0, 8),
+            torch.zeros(65_537).int(), max_draft=2, uniform=none,
+            replacement_uniform=torch.zeros(65_537),
+        )
+    )  # fmt: skip
+    assert grid == (65_537, 1, 1)
 
 
 @pytest.mark.parametrize("max_draft", [0, 1, 3, 4, 15, 16])

@@ -16,7 +16,7 @@ from infra_lab.sampling.sampler import pick
 from infra_lab.sampling_params import SamplingParams
 from kernels.errors import KernelInputError
 from kernels.sampling import Sampled, choose_launch, sample, sample_reference
-from tests.kernels.on_device import checked, rows_on, spread
+from tests.kernels.on_device import checked, first_grid, rows_on, spread
 from tests.kernels.strategies import SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -197,7 +197,7 @@ def test_the_vocabulary_of_qwen(device: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=40)
 @given(
     vocabulary=st.sampled_from([49_152, 128_256, 151_936, 262_144]),
     seed=SEEDS,
@@ -315,6 +315,23 @@ def test_greedy_is_the_lowest_id_of_the_largest_logit(device: str, logits: torch
     sampled = draw(device, logits.to(device), temperature=0.0, top_k=3, top_p=0.1)
     wanted = torch.where(logits.isnan(), -INF, logits.float()).numpy().argmax(-1)
     assert sampled.token_ids.tolist() == wanted.tolist()
+
+
+def test_a_temperature_that_is_no_number_is_greedy(device: str) -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0]], device=device)
+    for temperature in (0.0, -1.0, NAN, -INF):
+        sampled = draw(device, logits, temperature=temperature, uniform=0.9)
+        assert sampled.probabilities is not None
+        assert sampled.probabilities.tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_uniform_just_below_1_gives_a_token_however_sums_are_rounded(device: str) -> None:
+    """The whole mass, summed by lanes, may exceed the sum of tiles that the token is sought in."""
+    logits = rows_on(device, (6, 9000), torch.float32, 0)
+    logits[:, 8995:] = -INF
+    for filters in ({}, {"top_k": 8999}):
+        token_ids = draw(device, logits, uniform=1 - 2**-24, **filters).token_ids
+        assert logits.gather(1, token_ids[:, None]).isfinite().all()
 
 
 def test_top_k_keeps_exactly_k_of_equal_logits_the_lowest_ids(device: str) -> None:
@@ -497,6 +514,8 @@ def test_whatever_the_parameters_the_token_is_in_the_vocabulary_and_not_masked(
         parameters = {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01, "uniform": 0.5}
         sampled = draw(device, row, **{**parameters, name: strange})
         assert int(sampled.token_ids) in (1, 3), name
+    for filters in ({}, {"top_k": 5}):
+        assert int(draw(device, row, uniform=strange, **filters).token_ids) in (1, 3)
     for top_k in (-(2**31), 2**31 - 1):
         assert int(draw(device, row, top_k=top_k).token_ids) in (1, 3)
 
@@ -526,6 +545,13 @@ def test_an_empty_batch_launches_nothing(device: str) -> None:
     assert sampled.token_ids.shape == (0,)
     assert sampled.probabilities is not None
     assert sampled.probabilities.shape == (0, 50)
+
+
+def test_more_than_65535_rows_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    ones = torch.ones(65_537)
+    grid = first_grid(lambda: sample(torch.zeros(1, 9).expand(65_537, -1), ones, uniform=ones))
+    assert grid == (65_537, 1, 1)
 
 
 def test_probabilities_are_only_made_when_asked_for(device: str) -> None:

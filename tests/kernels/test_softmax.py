@@ -21,7 +21,7 @@ from kernels.softmax import (
     softmax_reference,
 )
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from tests.kernels.on_device import checked, rows_on
+from tests.kernels.on_device import checked, first_grid, rows_on
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -218,6 +218,8 @@ def test_an_empty_batch_launches_nothing(device: str, shape: tuple[int, ...]) ->
 def test_more_than_65535_rows_fit_the_grid(device: str) -> None:
     """They lie along its x axis: y and z end at 65,535."""
     assert softmax(torch.zeros(70_000, 1, device=device)).eq(1).all()
+    row = torch.zeros(1, 1025).half()
+    assert first_grid(lambda: softmax(row.expand(65_537, -1))) == (65_537, 1, 1)
 
 
 @pytest.mark.slow
