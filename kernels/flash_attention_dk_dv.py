@@ -110,8 +110,8 @@ def choose_launch(arch: str, head_dim: int, dtype: str, softcap: bool = False) -
     dtype: "fp16", "bf16" or "fp32". softcap: whether scores are capped, which takes registers.
     """
     padded = padded_head_dim(head_dim)
-    if dtype == "fp32":
-        return Launch(32, 32, 4, 1)
+    if dtype == "fp32":  # both operands of a product in registers
+        return Launch(16, 32 if padded <= 64 else 16, 8, 1)
     if padded <= 64:
         if arch == "gfx942":
             return Launch(32, 64, 4, 1)
@@ -158,7 +158,7 @@ AOT_CASES = (
     *aot_cases(flash_dk_dv_kernel, choose_launch, "fp16", 128, VARLEN=True),
     *aot_cases(flash_dk_dv_kernel, choose_launch, "bf16", 256),
     *aot_cases(
-        flash_dk_dv_kernel, partial(choose_launch, softcap=True), "bf16", 128,
+        flash_dk_dv_kernel, partial(choose_launch, softcap=True), "bf16", 128, {"gfx942": 180},
         HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,
     ),
     *aot_cases(flash_dk_dv_kernel, choose_launch, "fp32", 64),

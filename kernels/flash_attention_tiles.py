@@ -96,30 +96,37 @@ def tanh(x):
 
 
 @triton.jit
-def key_tiles(
+def key_range(
     first, query_len, key_len, window,
     ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """begin <= full_begin <= full_end <= end: the keys that queries first .. first + ROWS see.
-
-    Tiles of KEYS from full_begin to full_end are seen whole by every query; those before and
-    behind need the mask.
-    """
+    """The keys that any of queries first .. first + ROWS sees, from a multiple of KEYS on."""
     offset = key_len - query_len
-    last = tl.minimum(first + ROWS, query_len) - 1
     begin = 0
-    full_begin = 0
     end = key_len
-    full_end = key_len
     if CAUSAL:
-        end = tl.maximum(last + offset + 1, 0)
-        full_end = tl.maximum(first + offset + 1, 0)
+        end = tl.maximum(tl.minimum(first + ROWS, query_len) + offset, 0)
     if HAS_WINDOW:
         begin = tl.maximum(first + offset - window + 1, 0) // KEYS * KEYS
+    return begin, end
+
+
+@triton.jit
+def full_key_range(
+    first, end, query_len, key_len, window,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Within `key_range`, the tiles of KEYS that every one of the queries sees whole."""
+    offset = key_len - query_len
+    full_begin = 0
+    full_end = key_len
+    if CAUSAL:
+        full_end = tl.maximum(first + offset + 1, 0)
+    if HAS_WINDOW:
+        last = tl.minimum(first + ROWS, query_len) - 1
         full_begin = tl.cdiv(tl.maximum(last + offset - window + 1, 0), KEYS) * KEYS
         full_begin = tl.minimum(full_begin, end)
-    full_end = tl.maximum(full_end // KEYS * KEYS, full_begin)
-    return begin, full_begin, full_end, end
+    return full_begin, tl.maximum(full_end // KEYS * KEYS, full_begin)
 
 
 @triton.jit

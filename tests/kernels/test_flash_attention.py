@@ -307,6 +307,21 @@ def test_any_head_dim_is_padded_and_masked(device: str, head_dim: int) -> None:
     require_right(case, device)
 
 
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_what_lies_behind_a_ragged_end_does_not_matter(
+    device: str, lengths: tuple[int, int]
+) -> None:
+    """FlagGems #3716: NaN or zeros behind the last token, head and column; bit for bit."""
+    results = []
+    for padding in (0, 3):
+        case = AttentionInputs(1, lengths, (2, 1), 59, torch.bfloat16, 0, padding)
+        q, k, v, _ = case.tensors(device)
+        results.append(flash_attention(q, k, v, causal=True, return_lse=True))
+    (out, lse), (same_out, same_lse) = results
+    assert torch.equal(out, same_out)
+    assert torch.equal(lse, same_lse)
+
+
 class _GridOnlyError(Exception):
     """The grid of a launch that is not to be run."""
 
