@@ -110,7 +110,7 @@ def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
         return Launch(128, 64 if arch == "sm_90" else 32, 8, 2)
     if arch == "gfx942":
         return Launch(64, 16, 4, 1)
-    return Launch(64, 32, 8, 1 if arch == "sm_89" else 2)
+    return Launch(64, 32, 8, {"sm_89": 1, "sm_100": 3}.get(arch, 2))
 
 
 def query_gradient(
@@ -144,7 +144,7 @@ AOT_CASES = (
     *aot_cases(flash_dq_kernel, choose_launch, "bf16", 64),
     *aot_cases(flash_dq_kernel, choose_launch, "bf16", 128),
     *aot_cases(flash_dq_kernel, choose_launch, "fp16", 128, VARLEN=True),
-    *aot_cases(flash_dq_kernel, choose_launch, "bf16", 256, {"sm_100": 8}),
+    *aot_cases(flash_dq_kernel, choose_launch, "bf16", 256),
     *aot_cases(
         flash_dq_kernel, choose_launch, "bf16", 128,
         HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,

@@ -15,6 +15,8 @@ has, but stays bound by memory, and a second launch would cost it more than that
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 
@@ -25,6 +27,7 @@ from kernels.paged_attention_kernel import paged_attention_kernel
 from kernels.paged_attention_launch import choose_launch
 from kernels.split_kv import choose_num_splits, merge_splits
 
+LOG2_E = math.log2(math.e)  # in fp64: a product of two rounded factors would be off by more
 NO_WINDOW = 2**30  # longer than any sequence
 
 
@@ -135,8 +138,8 @@ def paged_attention(
         num_tokens,
         min(capacity, NO_WINDOW),
         min(NO_WINDOW, NO_WINDOW if window is None else window),
-        float(scale),
-        float(softcap),
+        scale / softcap if softcap else scale * LOG2_E,
+        softcap * LOG2_E,
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,

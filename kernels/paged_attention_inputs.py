@@ -59,6 +59,8 @@ def require_tensors(
     heads = {"query": query, "key_cache": key_cache, "value_cache": value_cache, "out": out}
     for name, tensor in heads.items():
         _require_adjacent(name, tensor)
+    for name in ("key_cache", "value_cache"):
+        _require_narrow_blocks(name, heads[name])
     indices = {
         "block_tables": block_tables,
         "seq_lens": seq_lens,
@@ -87,6 +89,7 @@ def require_scales(
     for name, tensor in given.items():
         require_dtype(NAME, name, tensor, (torch.float32,))
         require_shape(NAME, name, tensor, key_cache.shape[:3])
+        _require_narrow_blocks(name, tensor)
         require_runnable(NAME, **{name: tensor, "key_cache": key_cache})
 
 
@@ -128,4 +131,14 @@ def _require_adjacent(name: str, tensor: torch.Tensor) -> None:
         raise KernelInputError(
             f"{NAME}: the elements along the last dimension of {name} must be adjacent, its last "
             f"stride is {tensor.stride(-1)}: call .contiguous()"
+        )
+
+
+def _require_narrow_blocks(name: str, tensor: torch.Tensor) -> None:
+    """Offsets within a block are of 32 bits, which leaves registers for more programs."""
+    furthest = (tensor.shape[1] - 1) * tensor.stride(1)
+    if furthest >= 2**31:
+        raise KernelInputError(
+            f"{NAME}: the tokens of a block of {name} lie up to {furthest} elements apart, wanted "
+            "less than 2^31: lay blocks end to end"
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.paged_attention_tiles import LOG2_E, SMALLEST_NORMAL, attend
+from kernels.paged_attention_tiles import SMALLEST_NORMAL, attend
 
 # Numbers that differ from step to step: compiling again for a 1 or a multiple of 16 gains nothing.
 NOT_SPECIALIZED = ("num_requests", "num_tokens", "capacity", "window", "table_stride")
@@ -70,7 +70,7 @@ def paged_attention_kernel(
     capacity,
     window,
     scale,
-    softcap,
+    cap,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -85,10 +85,12 @@ def paged_attention_kernel(
 ):
     """Program (block of query tokens, KV head, split of the keys).
 
-    capacity: keys that a row of block_tables has room for. SEARCH: a request may have several
-    blocks of query tokens. PEEL: tiles that all rows see whole are done without masks. SPLIT:
-    `out` is the partial results, fp32 [num_splits, num_tokens, num_heads, head_dim], and
-    partial_lse is written.
+    capacity: keys that a row of block_tables has room for. scale, cap: scores are in base 2, so
+    that an exponential is one instruction; they are scale * q k, log2(e) being in `scale`, or
+    with HAS_SOFTCAP cap * tanh(scale * q k), log2(e) being in `cap` and 1 / softcap in `scale`.
+    SEARCH: a request may have several blocks of query tokens. PEEL: tiles that all rows see
+    whole are done without masks. SPLIT: `out` is the partial results, fp32 [num_splits,
+    num_tokens, num_heads, head_dim], and partial_lse is written.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     BLOCK_D: tl.constexpr = triton.next_power_of_2(HEAD_DIM) if HEAD_DIM > 16 else 16
@@ -124,11 +126,6 @@ def paged_attention_kernel(
         length = tl.cdiv(tiles, tl.num_programs(2)) * BLOCK_N
         begin += split * length
         end = tl.minimum(begin + length, end)
-        partial = split.to(tl.int64) * num_tokens + start + token
-        partial_lse += partial * (tl.num_programs(1) * GROUP) + head
-        if begin >= end:  # nothing here that merging would look at
-            tl.store(partial_lse, tl.full((BLOCK_M,), float("-inf"), tl.float32), mask=in_block)
-            return
     full_begin = begin
     if HAS_WINDOW:
         window_end = tl.maximum(last_position - window + 1, 0)
@@ -171,8 +168,8 @@ def paged_attention_kernel(
             (key_scale_block_stride, key_scale_slot_stride),
             (value_scale_block_stride, value_scale_slot_stride),
             window,
-            scale if HAS_SOFTCAP else scale * LOG2_E,
-            softcap,
+            scale,
+            cap,
             BLOCK_SIZE,
             HEAD_DIM,
             BLOCK_N,
@@ -188,9 +185,10 @@ def paged_attention_kernel(
     result = result / tl.where(saw_none, 1.0, row_sum)[:, None]
     if SPLIT:
         lse = tl.where(saw_none, float("-inf"), row_max + tl.math.log2(row_sum))
-        tl.store(partial_lse, lse, mask=in_block)
-        in_block &= ~saw_none
-        place = partial
+        place += split.to(tl.int64) * num_tokens
+        num_heads = tl.num_programs(1) * GROUP
+        tl.store(partial_lse + place * num_heads + head, lse, mask=in_block)
+        in_block &= ~saw_none  # what is nothing is not merged
     place = place * out_token_stride + head * out_head_stride
     tl.store(
         out + place[:, None] + d[None, :],

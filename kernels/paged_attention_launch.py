@@ -44,7 +44,7 @@ def choose_launch(
     """
     columns = max(16, triton.next_power_of_2(head_dim))
     rows = max(group, min(group * max_query_len, 128))
-    narrow = cache_dtype.itemsize < query_dtype.itemsize
+    narrow = cache_dtype.itemsize < query_dtype.itemsize  # codes
     if rows <= 32:
         rows = max(16, triton.next_power_of_2(rows))
         return _for_few_rows(rows, columns, query_dtype.itemsize, narrow, arch)
@@ -54,20 +54,20 @@ def choose_launch(
 
 def _for_few_rows(block_m: int, columns: int, item_bytes: int, narrow: bool, arch: str) -> Launch:
     """Tiles of 16 KiB of keys: three or four programs fit a processor of an A100 or H100, which
-    have 128 KiB on the way together. Codes that become numbers take registers: half of that.
+    together have more than 100 KiB on the way. Codes take registers while they become numbers,
+    and AMD's loads go through registers: there tiles are half of that or less.
     """
-    tile_bytes = 16384
-    if narrow:
-        tile_bytes //= 2
     if arch == "gfx942":
-        tile_bytes //= 2
-    block_n = min(64, max(16, tile_bytes // (columns * item_bytes)))
-    if arch == "gfx942":
+        block_n = 16 if narrow else max(16, min(64, 8192 // (columns * item_bytes)))
         return Launch(block_m, block_n, num_warps=4, num_stages=2, peel=False)
+    if item_bytes == 4 and (narrow or columns > 64):  # products in registers, where less fits
+        return Launch(block_m, 16, num_warps=8, num_stages=3, peel=False)
+    tile_bytes = 8192 if narrow else 16384
+    block_n = max(16, min(32 if narrow else 64, tile_bytes // (columns * item_bytes)))
     # The block table is read a stage ahead of its keys: of three stages one buffers tiles, of
     # five two, which small tiles have room for.
     double = block_n * columns * item_bytes <= 8192
-    return Launch(block_m, block_n, 4, num_stages=5 if double else 3, peel=False)
+    return Launch(block_m, block_n, num_warps=4, num_stages=5 if double else 3, peel=False)
 
 
 def _for_many_rows(
@@ -76,17 +76,22 @@ def _for_many_rows(
     """With 8 warps nothing spills; with 4, half of these tiles do. Hopper and Blackwell multiply
     64 or 128 rows with one instruction, and decodes among the chunks still wait for memory.
     """
-    if item_bytes == 4:  # no matrix instruction: products of two registers
-        return Launch(max(32, group_rows), 16 if columns > 128 else 32, 8, 3, peel=True)
-    if arch == "gfx942":
-        return Launch(max(64, group_rows), 32, 8, 2, peel=True)
-    large = arch in ("sm_90", "sm_100")
+    least = 32 if item_bytes == 4 else 64
+    if arch == "gfx942":  # tiles of 32 keys would spill with a window or with codes
+        warps = 8 if group_rows > 64 else 4
+        return Launch(max(least, group_rows), 16, warps, num_stages=2, peel=True)
+    if item_bytes == 4:  # no matrix instruction: products of registers
+        if columns <= 64 and not narrow:
+            return Launch(max(least, group_rows), 64, num_warps=8, num_stages=3, peel=True)
+        least = 32 if columns <= 128 else 16
+        return Launch(max(least, group_rows), 16, num_warps=8, num_stages=2, peel=True)
+    large = arch in ("sm_90", "sm_100") and not (narrow and columns > 128)
     block_m = max(128 if large else 64, group_rows)
     block_n = 64 if columns <= 128 else 32
-    if (narrow and columns >= 128) or (block_m > 64 and not large):
+    if narrow or (block_m > 64 and not large):
         block_n //= 2
     double = columns <= 128 and not (arch == "sm_100" and columns <= 64)  # spills there
-    return Launch(block_m, block_n, 8, num_stages=5 if double else 3, peel=True)
+    return Launch(block_m, block_n, num_warps=8, num_stages=5 if double else 3, peel=True)
 
 
 _TYPES = {
@@ -160,7 +165,7 @@ def _case(
     types |= {"query": f"*{dtype}", "out": "*fp32" if split else f"*{dtype}"}
     types |= dict.fromkeys(("key_cache", "value_cache"), f"*{cache}")
     types |= dict.fromkeys(("key_scales", "value_scales", "partial_lse"), "*fp32")
-    types |= dict.fromkeys(("scale", "softcap"), "fp32")
+    types |= dict.fromkeys(("scale", "cap"), "fp32")
     marks = {"split": split, "window": window, "softcap": softcap, "chunks": max_query_len > 1}
     marked = "".join(f" {name}" for name, is_so in marks.items() if is_so)
     return AotCase(
@@ -203,6 +208,7 @@ AOT_CASES = tuple(
         _cases("bf16", 2, 256, CHUNK, window=True, softcap=True),
         _cases("bf16", 4, 128, CHUNK, cache="i8"),
         _cases("bf16", 8, 128, CHUNK, cache="fp8e4nv"),
+        _cases("bf16", 2, 256, CHUNK, cache="i8", split=True, softcap=True),
         _cases("fp32", 3, 64, CHUNK),
         _cases("bf16", 71, 64, CHUNK),  # Falcon 7B: one KV head for all
     )

@@ -206,7 +206,7 @@ def batches(draw: st.DrawFn, device: str, largest: int = 70) -> Batch:
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
-        "window": st.sampled_from([1, 2, 15, 16, 17, 40, 1000]),
+        "window": st.sampled_from([1, 2, 15, 16, 17, 40, 90, 1000]),
         "softcap": st.sampled_from([1.0, 30.0]),
         "scale": st.sampled_from([0.125, 1.0, -0.3, 0.0]),
     },

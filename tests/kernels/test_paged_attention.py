@@ -1,5 +1,6 @@
 """Paged attention against float64, under the sanitizer, with NaN in every slot that is nobody's."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +20,8 @@ from kernels.devices import Device
 from kernels.errors import KernelInputError
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention_kernel import paged_attention_kernel
-from kernels.paged_attention_launch import choose_launch
+from kernels.paged_attention_launch import Launch, choose_launch
+from kernels.paged_attention_tiles import tanh
 from kernels.testing.architectures import ARCHITECTURES
 from kernels.testing.faults import OutOfBoundsError
 from kernels.testing.sanitizer import sanitize
@@ -47,7 +51,9 @@ def test_many_ragged_batches_are_as_accurate_as_torch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"window": 64}, {"window": 256, "softcap": 50.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 64}, {"window": 256, "softcap": 50.0}, {"num_splits": 7}]
+)
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2), (5, 1), (9, 3)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_long_lengths_with_prefill_and_decode_together(
@@ -55,7 +61,9 @@ def test_long_lengths_with_prefill_and_decode_together(
 ) -> None:
     lens = [(1, 1328), (5, 18), (129, 463)]
     batch = batch_of(lens, device, heads=heads, head_dim=128, dtype=dtype)
-    batch.assert_accurate(batch.attend(**options), **options)
+    out = batch.attend(**options)
+    seen = {name: value for name, value in options.items() if name != "num_splits"}
+    batch.assert_accurate(out, **seen)
 
 
 @pytest.mark.parametrize("head_dim", [1, 40, 80, 96, 128, 256])
@@ -149,12 +157,14 @@ def test_the_rows_of_a_request_do_not_depend_on_its_neighbours(
         assert torch.equal(alone, together[start:end])
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 19}])
+@pytest.mark.parametrize("options", [{}, {"window": 19}, {"window": 90}])
 def test_prefill_in_chunks_equals_prefill_at_once(device: str, options: dict[str, Any]) -> None:
-    length = 100
+    """With tiles that all rows of a block see whole, and tiles that some see."""
+    length = 170
     batch = batch_of([(length, length)], device)
     at_once = batch.attend(num_splits=1, **options)
-    for start, end in ((0, 31), (31, 64), (64, 65), (65, 100)):
+    batch.assert_accurate(at_once, **options)
+    for start, end in ((0, 31), (31, 96), (96, 97), (97, length)):
         chunk = replace(
             batch,
             query=batch.query[start:end],
@@ -254,8 +264,34 @@ def test_the_cap_comes_before_the_mask(device: str) -> None:
     torch.testing.assert_close(out[0].double(), first, rtol=1e-6, atol=1e-6)
 
 
-def test_scales_are_applied_to_their_own_side(device: str) -> None:
+@triton.jit
+def tanh_kernel(x, out, COUNT: tl.constexpr, PRECISE: tl.constexpr):
+    place = tl.arange(0, COUNT)
+    tl.store(out + place, tanh(tl.load(x + place), PRECISE))
+
+
+@pytest.mark.parametrize(("precise", "relative", "absolute"), [(True, 3e-7, 0), (False, 0, 2e-7)])
+def test_tanh_has_the_digits_of_fp32_where_these_count(
+    device: str, precise: bool, relative: float, absolute: float
+) -> None:
+    sizes = torch.cat([torch.logspace(-8, 2, 4096), torch.linspace(0, 2, 4096)])
+    x = torch.cat([sizes, -sizes]).to(device)
+    out = torch.empty_like(x)
+    tanh_kernel[(1,)](x, out, COUNT=x.numel(), PRECISE=precise)
+    torch.testing.assert_close(out.double(), x.double().tanh(), rtol=relative, atol=absolute)
+
+
+def test_small_scores_keep_their_digits_under_a_large_cap(device: str) -> None:
+    """In fp32 tanh near 0 must be as exact as its argument: 50 * tanh(s / 50) is about s."""
+    batch = batch_of([(9, 9)], device, heads=(4, 4))
+    for softcap in (50.0, 1000.0):
+        batch.assert_accurate(batch.attend(softcap=softcap), softcap=softcap)
+
+
+def test_scales_are_applied_to_their_own_side(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys have the scale 1/2, values 2; exactly the cache of the products, bit for bit."""
+    tiles = Launch(block_m=64, block_n=32, num_warps=8, num_stages=3, peel=True)
+    monkeypatch.setattr(module, "choose_launch", lambda *_: tiles)
     batch = batch_of(MIXED, device, dtype=torch.float16, cache_dtype=E4M3)
     assert batch.key_scales is not None
     assert batch.value_scales is not None
@@ -275,12 +311,47 @@ def test_scales_are_applied_to_their_own_side(device: str) -> None:
     assert torch.equal(coded.attend(), plain.attend())
 
 
+def test_scales_are_applied_to_their_own_side_in_fp32(device: str) -> None:
+    """Keys have the scale 1/2, values 2: the same as a cache of the products."""
+    batch = batch_of([(5, 70), (1, 33)], device, cache_dtype=E4M3)
+    assert batch.key_scales is not None
+    assert batch.value_scales is not None
+    coded = replace(
+        batch,
+        key_scales=torch.full_like(batch.key_scales, 0.5),
+        value_scales=torch.full_like(batch.value_scales, 2.0),
+    )
+    plain = replace(
+        batch,
+        key_cache=batch.key_cache.float() * 0.5,
+        value_cache=batch.value_cache.float() * 2.0,
+        key_scales=None,
+        value_scales=None,
+    )
+    options = {"scale": 0.001, "num_splits": 1}
+    torch.testing.assert_close(
+        coded.attend(**options), plain.attend(**options), rtol=1e-5, atol=1e-3
+    )
+
+
 def test_weights_survive_small_value_scales_in_fp16(device: str) -> None:
     """Values of about 1e-4 have the scale 1e-6, which times a weight is no fp16 number."""
     batch = batch_of([(1, 150), (4, 90)], device, dtype=torch.float16, cache_dtype=torch.int8)
     assert batch.value_scales is not None
     batch = replace(batch, value_scales=batch.value_scales * 2.0**-14)
     batch.assert_accurate(batch.attend())
+
+
+def test_a_smaller_value_scale_makes_a_smaller_result(device: str) -> None:
+    """Scales of about 1e-4: times a weight that is hardly an fp16 number. Bit for bit, a smaller
+    scale makes a smaller result."""
+    batch = batch_of([(1, 150), (4, 90)], device, dtype=torch.float16, cache_dtype=torch.int8)
+    assert batch.value_scales is not None
+    small = replace(batch, value_scales=batch.value_scales * 2.0**-7)
+    out, expected = small.attend(num_splits=1), batch.attend(num_splits=1) * 2.0**-7
+    ordinary = out.abs() > 2 * torch.finfo(torch.float16).smallest_normal
+    assert ordinary.float().mean() > 0.5
+    assert torch.equal(out[ordinary], expected[ordinary])
 
 
 def test_tokens_of_zeros_have_the_scale_zero(device: str) -> None:
@@ -298,6 +369,18 @@ def test_e4m3_without_scales_is_itself(device: str) -> None:
     batch.assert_accurate(batch.attend(scale=0.001), scale=0.001)
 
 
+def test_e4m3_is_read_alike_by_instruction_and_by_hand(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device != "cpu":
+        pytest.skip("a GPU has one of the two ways")
+    batch = batch_of(MIXED, device, dtype=torch.bfloat16, cache_dtype=E4M3)
+    by_hand = batch.attend(num_splits=1)
+    hopper = Device("sm_90", (9, 0), 132, has_fp8=True)
+    monkeypatch.setattr(module, "device_of", lambda tensor: hopper)
+    torch.testing.assert_close(batch.attend(num_splits=1), by_hand)
+
+
 @pytest.mark.parametrize("arch", sorted(ARCHITECTURES))
 def test_the_launches_of_every_architecture_are_right(
     device: str, arch: str, monkeypatch: pytest.MonkeyPatch
@@ -311,10 +394,10 @@ def test_the_launches_of_every_architecture_are_right(
         batch.assert_accurate(batch.attend())
 
 
-def test_float64_indices_are_refused_and_both_integers_taken(device: str) -> None:
-    narrow, wide = (
-        batch_of(MIXED, device, index_dtype=dtype) for dtype in (torch.int32, torch.int64)
-    )
+def test_indices_of_32_and_64_bits_are_taken_and_no_others(device: str) -> None:
+    lens = [(3, 40), (1, 20)]
+    narrow = batch_of(lens, device, index_dtype=torch.int32)
+    wide = batch_of(lens, device, index_dtype=torch.int64)
     assert torch.equal(narrow.attend(), wide.attend())
     with pytest.raises(KernelInputError, match="seq_lens is float64, wanted int32 or int64"):
         replace(narrow, seq_lens=narrow.seq_lens.double()).attend()
@@ -416,7 +499,7 @@ def test_offsets_into_the_cache_are_64_bit(device: str) -> None:
             query=ones, key_cache=keys, value_cache=keys, key_scales=keys, value_scales=keys,
             block_tables=table, seq_lens=torch.tensor([1]), query_start_loc=starts,
             out=ones, partial_lse=ones, **strides, num_requests=1, num_tokens=1, capacity=16,
-            window=1, scale=1.0, softcap=0.0, GROUP=1, HEAD_DIM=16, BLOCK_SIZE=16, BLOCK_M=16,
+            window=1, scale=1.0, cap=0.0, GROUP=1, HEAD_DIM=16, BLOCK_SIZE=16, BLOCK_M=16,
             BLOCK_N=16, SEARCH=False, PEEL=False, SPLIT=False, HAS_WINDOW=False,
             HAS_SOFTCAP=False, HAS_SCALES=False,
         )  # fmt: skip
@@ -445,6 +528,8 @@ def test_wrong_tensors_are_refused_with_what_was_wanted(device: str) -> None:
     _refused(replace(batch, block_tables=batch.block_tables[0]), "block_tables has shape")
     sideways = cache.transpose(1, 3).contiguous().transpose(1, 3)
     _refused(replace(batch, key_cache=sideways), r"of key_cache must be adjacent.*contiguous\(\)")
+    far = torch.empty(cache.shape, device="meta").as_strided(cache.shape, (64, 2**28, 32, 1))
+    _refused(replace(batch, value_cache=far), f"value_cache lie up to {15 * 2**28} elements apart")
     _refused(replace(batch, query=batch.query.to("meta")), "one device")
     _refused(batch, "out has shape", out=batch.query[:1].clone())
     _refused(batch, "out is float16, wanted float32", out=batch.query.half())
