@@ -8,14 +8,26 @@ far from the cause, or worse, work by halves. Whoever imports our kernels calls
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from infra_lab.errors import ForeignKernelsError
 
 OWN_FOLDER = Path(__file__).resolve().parent.parent / "kernels"
+
+
+class _Placed(Protocol):
+    """What is asked of a torch.Tensor here, where torch is not imported."""
+
+    @property
+    def is_cpu(self) -> bool: ...
+
+    @property
+    def is_cuda(self) -> bool: ...
 
 
 def foreign_kernels() -> Path | None:
@@ -45,6 +57,22 @@ def require_own_kernels() -> None:
             f"'import kernels' finds another package of that name at {other} before infra-lab's "
             f"own at {OWN_FOLDER}: {mend(other)}"
         )
+
+
+def kernels_serve(tensor: _Placed) -> bool:
+    """Whether our kernels can work on this tensor: on a GPU, or interpreted in a test."""
+    if tensor.is_cuda:
+        return _is_triton_installed()
+    checks = sys.modules.get("kernels.checks")
+    return tensor.is_cpu and checks is not None and checks.is_interpreting()
+
+
+@cache
+def _is_triton_installed() -> bool:
+    if find_spec("triton") is None:
+        return False
+    require_own_kernels()
+    return True
 
 
 def mend(other: Path) -> str:

@@ -7,14 +7,16 @@ everything, so that each case can be run without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.bench_case import Case, Run, Sizes, name_of
+from kernels.bench_products import products
+from kernels.bench_sampling import choices
 from kernels.flash_attention import flash_attention
 from kernels.kv_cache_write import kv_cache_write
 from kernels.layer_norm import layer_norm
@@ -24,47 +26,6 @@ from kernels.rotary import rotary
 from kernels.rotary_table import rotary_table
 from kernels.softmax import softmax
 from kernels.swiglu import swiglu
-
-Run = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One measurement. work: FLOPs if there are peers, else bytes that must move once.
-
-    peers: runs of the same work by torch, by name; the fastest is the yardstick. Without any it
-    is the copy's bandwidth. wanted: the share of the yardstick's speed to reach on Hopper.
-    """
-
-    kernel: str
-    config: str
-    run: Run
-    flops: float = 0.0
-    bytes: float = 0.0
-    peers: Mapping[str, Run] = field(default_factory=dict)
-    wanted: float | None = None
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a decoder like Llama 3 8B, or of a toy."""
-
-    tokens: int = 4096
-    batch: int = 4
-    heads: int = 32
-    kv_heads: int = 8
-    hidden: int = 4096
-    intermediate: int = 14336
-    vocabulary: int = 128256
-    decodes: int = 64
-    context: int = 4096
-
-    @classmethod
-    def tiny(cls) -> Sizes:
-        return cls(
-            tokens=8, batch=1, heads=2, kv_heads=1, hidden=64, intermediate=128, vocabulary=300,
-            decodes=2, context=40,
-        )  # fmt: skip
 
 
 def cases(sizes: Sizes, device: str, dtype: torch.dtype = torch.bfloat16) -> Iterator[Case]:
@@ -77,6 +38,8 @@ def cases(sizes: Sizes, device: str, dtype: torch.dtype = torch.bfloat16) -> Ite
         yield _decode(sizes, device, dtype, 128, group)
     yield from _rows(sizes, device, dtype)
     yield from _cache(sizes, device, dtype)
+    yield from products(sizes, device)
+    yield from choices(sizes, device)
 
 
 def _flash(
@@ -101,7 +64,7 @@ def _flash(
         "SDPA cuDNN": partial(_sdpa, SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
     }
     flops = 4.0 * sizes.batch * sizes.heads * sizes.tokens**2 * head_dim / (2 if causal else 1)
-    config = f"{_name(dtype)} {sizes.batch}x{sizes.tokens} {sizes.heads}/{sizes.kv_heads} heads "
+    config = f"{name_of(dtype)} {sizes.batch}x{sizes.tokens} {sizes.heads}/{sizes.kv_heads} heads "
     config += f"of {head_dim}{' causal' if causal else ''}"
     if not backward:
         wanted = 0.7 if head_dim == 128 else None
@@ -164,7 +127,7 @@ def _decode(
         scale=head_dim**-0.5,
     )
     moved = sizes.decodes * sizes.context * 2 * kv_heads * head_dim * dtype.itemsize
-    config = f"{_name(dtype)} decode {sizes.decodes}x{sizes.context} "
+    config = f"{name_of(dtype)} decode {sizes.decodes}x{sizes.context} "
     config += f"{sizes.heads}/{kv_heads} heads of {head_dim}"
     return Case("paged_attention", config, run, bytes=moved, wanted=0.8)
 
@@ -174,7 +137,7 @@ def _rows(sizes: Sizes, device: str, dtype: torch.dtype) -> Iterator[Case]:
     rows = sizes.tokens * sizes.batch
     x = torch.randn(rows, sizes.hidden, device=device, dtype=dtype)
     residual, weight = torch.randn_like(x), torch.ones(sizes.hidden, device=device, dtype=dtype)
-    config = f"{_name(dtype)} {rows}x{sizes.hidden}"
+    config = f"{name_of(dtype)} {rows}x{sizes.hidden}"
     moved = x.numel() * dtype.itemsize
     norm = partial(rms_norm, x, weight, 1e-5)
     yield Case("rms_norm", config, norm, bytes=2 * moved, wanted=0.85)
@@ -183,7 +146,7 @@ def _rows(sizes: Sizes, device: str, dtype: torch.dtype) -> Iterator[Case]:
     norm = partial(layer_norm, x, weight, weight, 1e-5)
     yield Case("layer_norm", config, norm, bytes=2 * moved, wanted=0.85)
     gate_up = torch.randn(rows, 2 * sizes.intermediate, device=device, dtype=dtype)
-    config = f"{_name(dtype)} {rows}x{sizes.intermediate}"
+    config = f"{name_of(dtype)} {rows}x{sizes.intermediate}"
     moved = gate_up.numel() * dtype.itemsize
     yield Case("swiglu", config, partial(swiglu, *gate_up.chunk(2, -1)), bytes=1.5 * moved)
     logits = torch.randn(sizes.decodes, sizes.vocabulary, device=device)
@@ -200,7 +163,7 @@ def _cache(sizes: Sizes, device: str, dtype: torch.dtype, head_dim: int = 128) -
     kv = torch.randn(rows, 2, sizes.kv_heads, head_dim, device=device, dtype=dtype)
     slots = torch.randperm(16 * len(storage), device=device)[:rows]
     write = partial(kv_cache_write, kv[:, 0], kv[:, 1], storage[:, :, 0], storage[:, :, 1], slots)
-    config = f"{_name(dtype)} {rows} tokens, {sizes.kv_heads} heads of {head_dim}"
+    config = f"{name_of(dtype)} {rows} tokens, {sizes.kv_heads} heads of {head_dim}"
     yield Case("kv_cache_write", config, write, bytes=2 * kv.numel() * dtype.itemsize)
     query = torch.randn(rows, sizes.heads, head_dim, device=device, dtype=dtype)
     frequencies = 10000.0 ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
@@ -208,9 +171,5 @@ def _cache(sizes: Sizes, device: str, dtype: torch.dtype, head_dim: int = 128) -
     positions = torch.arange(rows, device=device) % sizes.tokens
     turn = partial(rotary, query, kv[:, 0], positions, table)
     moved = 2 * (query.numel() + kv.numel() // 2) * dtype.itemsize
-    config = f"{_name(dtype)} {rows} tokens, {sizes.heads}/{sizes.kv_heads} heads of {head_dim}"
+    config = f"{name_of(dtype)} {rows} tokens, {sizes.heads}/{sizes.kv_heads} heads of {head_dim}"
     yield Case("rotary", config, turn, bytes=moved)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]

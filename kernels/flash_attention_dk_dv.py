@@ -49,8 +49,9 @@ def _collect_dk_dv(
         visible = is_visible(query, key, query_len, key_len, window, CAUSAL, HAS_WINDOW)
         product = tl.dot(k, tl.trans(q), input_precision="ieee")
         weight, slope = weights_and_slope(
-            product, lse[None, :], scale, softcap, visible, HAS_SOFTCAP, CAUSAL
-        )
+            product, lse[None, :], scale, softcap, visible,
+            HAS_SOFTCAP, CAUSAL, q.dtype == tl.float32,
+        )  # fmt: skip
         d_out = load_rows(d_out_base, start, stride_gt, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
         dv = tl.dot(weight.to(d_out.dtype), d_out, dv, input_precision="ieee")
         delta = tl.load(delta_base + row, mask=row < query_len, other=0.0)

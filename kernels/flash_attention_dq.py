@@ -44,8 +44,9 @@ def _collect_dq(
         visible = is_visible(query, key, query_len, key_len, window, CAUSAL, HAS_WINDOW)
         product = tl.dot(q, tl.trans(k), input_precision="ieee")
         weight, slope = weights_and_slope(
-            product, lse[:, None], scale, softcap, visible, HAS_SOFTCAP, True
-        )
+            product, lse[:, None], scale, softcap, visible,
+            HAS_SOFTCAP, True, q.dtype == tl.float32,
+        )  # fmt: skip
         v = load_rows(v_base, start, stride_vt, key_len, KEYS, HEAD_DIM, PADDED_DIM, True)
         d_weight = tl.dot(d_out, tl.trans(v), input_precision="ieee")
         d_score = weight * (d_weight - delta[:, None]) * slope

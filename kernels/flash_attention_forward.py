@@ -32,8 +32,8 @@ from kernels.flash_attention_tiles import (
     place_of_program,
     sequence,
     store_rows,
-    tanh,
 )
+from kernels.hyperbolic import tanh
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def _attend(
         k = load_rows(k_base, start, stride_kt, key_len, KEYS, HEAD_DIM, PADDED_DIM, MASKED)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
         if HAS_SOFTCAP:
-            score = tanh(score * (scale / softcap)) * (softcap * LOG2_E)
+            score = tanh(score * (scale / softcap), q.dtype == tl.float32) * (softcap * LOG2_E)
             factor = 1.0
         else:
             factor = scale * LOG2_E

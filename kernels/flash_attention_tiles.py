@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.hyperbolic import tanh
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -90,12 +92,6 @@ def is_visible(
 
 
 @triton.jit
-def tanh(x):
-    """2 sigmoid(2x) - 1, by exp2: what is lost near zero is 1e-7 of the cap, not of x."""
-    return 2.0 / (1.0 + tl.exp2(x * (-2.0 * LOG2_E))) - 1.0
-
-
-@triton.jit
 def key_range(
     first, query_len, key_len, window,
     ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
@@ -155,11 +151,12 @@ def load_lse(base, row, limit):
 
 @triton.jit
 def weights_and_slope(
-    product, lse, scale, softcap, visible, HAS_SOFTCAP: tl.constexpr, MASKED: tl.constexpr
-):
+    product, lse, scale, softcap, visible,
+    HAS_SOFTCAP: tl.constexpr, MASKED: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
     """The weights of a tile of q k products, and how a score grows with its scaled product."""
     if HAS_SOFTCAP:
-        share = tanh(product * (scale / softcap))
+        share = tanh(product * (scale / softcap), PRECISE)
         score = share * (softcap * LOG2_E)
         slope = 1.0 - share * share
     else:

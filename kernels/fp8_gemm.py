@@ -29,9 +29,9 @@ from kernels.testing.cases import AotCase
 from kernels.tiles import (
     BAND,
     Launch,
+    add_splits,
     choose_splits,
     launches_by_arch,
-    merge_splits,
     room_for_sums,
     tile_of,
 )
@@ -239,7 +239,7 @@ def _launch(
         **launch.options,
     )
     if not whole:
-        merge_splits(sums, out_rows, bias)
+        add_splits(sums, out_rows, bias)
     return out
 
 

@@ -21,7 +21,7 @@ import torch
 import triton
 
 from kernels.devices import device_of
-from kernels.e4m3_decoding import ARCHITECTURES_THAT_CONVERT
+from kernels.e4m3 import ARCHITECTURES_THAT_CONVERT
 from kernels.paged_attention_inputs import require_numbers, require_scales, require_tensors
 from kernels.paged_attention_kernel import paged_attention_kernel
 from kernels.paged_attention_launch import choose_launch

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kernels.e4m3_decoding import ARCHITECTURES_THAT_CONVERT
+from kernels.e4m3 import ARCHITECTURES_THAT_CONVERT
 from kernels.paged_attention_kernel import NOT_SPECIALIZED, paged_attention_kernel
 from kernels.testing.architectures import ARCHITECTURES
 from kernels.testing.cases import AotCase

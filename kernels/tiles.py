@@ -3,7 +3,7 @@
 Why does the order of tiles matter, and what is split-K for? Tiles that run at the same time
 should share operands, so that these come from L2: programs walk down a band of rows before they
 go on to the next columns. And a product with few rows has few tiles: to fill the GPU, several
-programs share one tile, each takes a part of K and stores its sum; `merge_splits` adds the sums,
+programs share one tile, each takes a part of K and stores its sum; `add_splits` adds the sums,
 always in the same order, so that a result is the same every time.
 """
 
@@ -98,7 +98,7 @@ def tile_of(program, tiles_m, tiles_n, BAND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["splits"])
-def merge_splits_kernel(
+def add_splits_kernel(
     sums,
     x_scales,
     weight_scales,
@@ -138,7 +138,7 @@ def room_for_sums(
     return torch.empty((splits.count, *out.shape), dtype=dtype, device=out.device)
 
 
-def merge_splits(
+def add_splits(
     sums: torch.Tensor,
     out: torch.Tensor,
     bias: torch.Tensor | None,
@@ -151,7 +151,7 @@ def merge_splits(
     weight_scales: [N] fp32.
     """
     splits, rows, columns = sums.shape
-    merge_splits_kernel[(rows, triton.cdiv(columns, MERGE_BLOCK))](
+    add_splits_kernel[(rows, triton.cdiv(columns, MERGE_BLOCK))](
         sums,
         x_scales,
         weight_scales,
@@ -169,9 +169,9 @@ def merge_splits(
 def _case(sums: str, out: str, scaled: bool) -> AotCase:
     scales = ("x_scales", "weight_scales")
     return AotCase(
-        kernel="merge_splits",
+        kernel="add_splits",
         config=f"{sums} to {out}{' scaled' if scaled else ''}",
-        function=merge_splits_kernel,
+        function=add_splits_kernel,
         arguments={
             "sums": f"*{sums}",
             "bias": f"*{out}",

@@ -33,9 +33,9 @@ from kernels.testing.cases import AotCase
 from kernels.tiles import (
     BAND,
     Launch,
+    add_splits,
     choose_splits,
     launches_by_arch,
-    merge_splits,
     room_for_sums,
     tile_of,
 )
@@ -207,7 +207,7 @@ def w4a16_gemm(x: torch.Tensor, weight: PackedW4, bias: torch.Tensor | None = No
         **launch.options,
     )
     if not whole:
-        merge_splits(sums, out_rows, bias)
+        add_splits(sums, out_rows, bias)
     return out
 
 

@@ -23,9 +23,9 @@ from kernels.testing.cases import AotCase
 from kernels.tiles import (
     BAND,
     Launch,
+    add_splits,
     choose_splits,
     launches_by_arch,
-    merge_splits,
     room_for_sums,
     tile_of,
 )
@@ -176,7 +176,7 @@ def w8a8_gemm(
         **launch.options,
     )
     if not whole:
-        merge_splits(sums, out_rows, bias, x_scales, weight_scales)
+        add_splits(sums, out_rows, bias, x_scales, weight_scales)
     return out
 
 

@@ -37,7 +37,7 @@ EDGES: dict[str, set[str]] = {
     "kernels": set(),
     "native": set(),
     "practice": set(),
-    "sampling": set(),
+    "sampling": {"kernels"},
     "speculative": set(),
 }
 

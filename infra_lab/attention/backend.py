@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -82,7 +82,12 @@ PlanT = TypeVar("PlanT")
 
 
 class AttentionBackend(ABC, Generic[PlanT]):
-    """Writes a step's keys and values into the cache and attends over it."""
+    """Writes a step's keys and values into the cache and attends over it.
+
+    fuses_rotation: whether it has `rotate_and_forward`.
+    """
+
+    fuses_rotation: ClassVar[bool] = False
 
     @abstractmethod
     def plan(self, metadata: AttentionMetadata) -> PlanT:
@@ -107,3 +112,22 @@ class AttentionBackend(ABC, Generic[PlanT]):
             plan: what `plan` returned for this step.
             out: [num_tokens, num_heads, head_dim], overwritten.
         """
+
+    def rotate_and_forward(
+        self,
+        heads: torch.Tensor,
+        positions: torch.Tensor,
+        table: torch.Tensor,
+        cache: LayerKVCache,
+        plan: PlanT,
+        out: torch.Tensor,
+    ) -> None:
+        """`forward` of queries and keys that it turns by their positions on the way.
+
+        Args:
+            heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim], contiguous: queries,
+                keys and values of each token.
+            positions: int64 [num_tokens].
+            table: fp32 [max_positions, head_dim], cos and then sin.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not fuse rotation")

@@ -1,9 +1,9 @@
 """The GPU backend: two Triton kernels a layer, on the paged cache where it lies.
 
-One writes the step's keys and values, one attends: prompt chunks and decodes in one launch, the
-query heads of a group as rows of one matrix product, long caches split over processors
-(FlashDecoding). Without a GPU it runs under `kernels.testing.interpreter`, which is how the tests
-prove it.
+One turns queries and keys and writes keys and values, one attends: prompt chunks and decodes in
+one launch, the query heads of a group as rows of one matrix product, long caches split over
+processors (FlashDecoding). Without a GPU it runs under `kernels.testing.interpreter`, which is how
+the tests prove it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
         UsageError: Triton is not installed, or there is no GPU to run on.
     """
 
+    fuses_rotation = True
+
     def __init__(
         self, shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         require_triton(device)
+        from kernels.fused_qkv import fused_qkv
         from kernels.kv_cache_write import kv_cache_write
         from kernels.paged_attention import paged_attention
 
@@ -61,6 +64,7 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
+        self._rotate_and_write = fused_qkv
         self._write = kv_cache_write
         self._attend = paged_attention
 
@@ -82,6 +86,25 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
         out: torch.Tensor,
     ) -> None:
         self._write(key_value[:, 0], key_value[:, 1], cache.key, cache.value, plan.slot_mapping)
+        self._attend_cached(query, cache, plan, out)
+
+    def rotate_and_forward(
+        self,
+        heads: torch.Tensor,
+        positions: torch.Tensor,
+        table: torch.Tensor,
+        cache: LayerKVCache,
+        plan: TritonPlan,
+        out: torch.Tensor,
+    ) -> None:
+        query = self._rotate_and_write(
+            heads.flatten(1), positions, table, cache.key, cache.value, plan.slot_mapping
+        )
+        self._attend_cached(query, cache, plan, out)
+
+    def _attend_cached(
+        self, query: torch.Tensor, cache: LayerKVCache, plan: TritonPlan, out: torch.Tensor
+    ) -> None:
         self._attend(
             query,
             cache.key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from infra_lab.kernels_guard import kernels_serve
 from infra_lab.layers import triton_ops
 from infra_lab.native import library, ops
 
@@ -42,4 +43,4 @@ class RMSNorm:
         return self(x.add_(delta))
 
     def _serves_triton(self, x: torch.Tensor) -> bool:
-        return not self._is_native and x.stride(-1) == 1 and triton_ops.serves(x)
+        return not self._is_native and x.stride(-1) == 1 and kernels_serve(x)

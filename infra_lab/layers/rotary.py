@@ -5,6 +5,7 @@ llama3 ways of stretching it. Answers "how does RoPE encode position, and how is
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 
@@ -36,7 +37,11 @@ def _llama3_frequencies(frequencies: torch.Tensor, scaling: RopeScaling) -> torc
 
 
 class RotaryEmbedding:
-    """Tables of cos and signed sin for every position, applied to queries and keys at once."""
+    """cos and sin of every position, in the two forms that turning heads takes.
+
+    Angles are fp32, as every reference implementation has them. On a GPU only the form that its
+    backend asks for is made.
+    """
 
     def __init__(
         self,
@@ -45,17 +50,56 @@ class RotaryEmbedding:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        # fp32 angles, as every reference implementation has them.
-        positions = torch.arange(max_positions, dtype=torch.float32)
-        angles = torch.outer(positions, frequencies.float())
-        cos, sin = angles.cos(), angles.sin()
-        self._cos = torch.cat((cos, cos), dim=-1).to(dtype=dtype, device=device)
-        self._signed_sin = torch.cat((-sin, sin), dim=-1).to(dtype=dtype, device=device)
+        self._frequencies = frequencies.float().cpu()
+        self._max_positions = max_positions
+        self._dtype = dtype
+        self._device = device
+        if device.type == "cpu":
+            _ = self._doubled  # while the model loads, not in its first step
+
+    def at(self, positions: torch.Tensor) -> Rotation:
+        """What turns tokens at int64 positions [num_tokens]."""
+        return Rotation(self, positions)
 
     def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows for int64 positions [num_tokens]: two tensors [num_tokens, 1, head_dim]."""
-        cos = self._cos.index_select(0, positions).unsqueeze(1)
-        return cos, self._signed_sin.index_select(0, positions).unsqueeze(1)
+        """Rows for int64 positions [num_tokens]: cos and signed sin [num_tokens, 1, head_dim]."""
+        cos, signed_sin = self._doubled
+        cos = cos.index_select(0, positions).unsqueeze(1)
+        return cos, signed_sin.index_select(0, positions).unsqueeze(1)
+
+    @cached_property
+    def table(self) -> torch.Tensor:
+        """cos, then sin, fp32 [max_positions, head_dim]: what `kernels.rotary` reads."""
+        cos, sin = self._cos_and_sin()
+        return torch.cat((cos, sin), dim=-1).to(self._device)
+
+    @cached_property
+    def _doubled(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cos, cos) and (-sin, sin) [max_positions, head_dim], for `rotate_`."""
+        cos, sin = self._cos_and_sin()
+        doubled = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return (
+            doubled[0].to(dtype=self._dtype, device=self._device),
+            doubled[1].to(dtype=self._dtype, device=self._device),
+        )
+
+    def _cos_and_sin(self) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(self._max_positions, dtype=torch.float32)
+        angles = torch.outer(positions, self._frequencies)
+        return angles.cos(), angles.sin()
+
+
+class Rotation:
+    """How a step's tokens turn: made once, used by every layer."""
+
+    def __init__(self, embedding: RotaryEmbedding, positions: torch.Tensor) -> None:
+        self.embedding = embedding
+        self.positions = positions
+
+    @cached_property
+    def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and signed sin [num_tokens, 1, head_dim], for `rotate_`."""
+        return self.embedding.tables(self.positions)
 
 
 def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> None:

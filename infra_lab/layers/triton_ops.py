@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from functools import cache
-from importlib.util import find_spec
-
 import torch
-
-from infra_lab.kernels_guard import require_own_kernels
-
-
-def serves(tensor: torch.Tensor) -> bool:
-    """Whether Triton kernels can work on this tensor: on a GPU, or interpreted in a test."""
-    if tensor.is_cuda:
-        return _is_installed()
-    checks = sys.modules.get("kernels.checks")
-    return tensor.is_cpu and checks is not None and checks.is_interpreting()
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -40,11 +26,3 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     from kernels.swiglu import swiglu
 
     return swiglu(*gate_up.chunk(2, dim=-1))
-
-
-@cache
-def _is_installed() -> bool:
-    if find_spec("triton") is None:
-        return False
-    require_own_kernels()
-    return True

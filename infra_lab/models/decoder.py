@@ -15,11 +15,9 @@ from infra_lab.attention.backend import AttentionBackend, AttentionShape, LayerK
 from infra_lab.layers.activation import silu_and_mul
 from infra_lab.layers.embedding import Embedding, TiedEmbedding
 from infra_lab.layers.norm import RMSNorm
-from infra_lab.layers.rotary import RotaryEmbedding, inverse_frequencies, rotate_
+from infra_lab.layers.rotary import RotaryEmbedding, Rotation, inverse_frequencies, rotate_
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.weights import Weights
-
-Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
 class Attention:
@@ -43,12 +41,18 @@ class Attention:
     ) -> torch.Tensor:
         num_tokens = x.shape[0]
         heads = self.qkv(x).view(num_tokens, -1, self.head_dim)
-        queries, key_values = heads[:, : self.num_heads], heads[:, self.num_heads :]
-        self.normalize_(queries, key_values[:, : self.num_kv_heads])
-        rotate_(heads[:, : self.num_heads + self.num_kv_heads], *rotation)
+        queries = heads[:, : self.num_heads]
+        keys = heads[:, self.num_heads : self.num_heads + self.num_kv_heads]
+        self.normalize_(queries, keys)
         attended = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        key_values = key_values.view(num_tokens, 2, self.num_kv_heads, self.head_dim)
-        backend.forward(queries, key_values, cache, plan, attended)
+        if backend.fuses_rotation:
+            table = rotation.embedding.table
+            backend.rotate_and_forward(heads, rotation.positions, table, cache, plan, attended)
+        else:
+            rotate_(heads[:, : self.num_heads + self.num_kv_heads], *rotation.tables)
+            key_values = heads[:, self.num_heads :]
+            key_values = key_values.view(num_tokens, 2, self.num_kv_heads, self.head_dim)
+            backend.forward(queries, key_values, cache, plan, attended)
         attended = attended.view(num_tokens, -1)
         return self.output(attended if wanted is None else attended.index_select(0, wanted))
 
@@ -160,7 +164,7 @@ class DecoderForCausalLM:
     ) -> torch.Tensor:
         """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden], or
         its rows `wanted`, int64 [n], only: the last layer need not finish the others."""
-        x, rotation = self.embed(token_ids), self.rotary.tables(positions)
+        x, rotation = self.embed(token_ids), self.rotary.at(positions)
         x, delta = self.run_layers(x, rotation, backend, caches, plan, wanted)
         return x.add_(delta)
 

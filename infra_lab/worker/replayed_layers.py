@@ -10,7 +10,8 @@ import torch
 
 from infra_lab.attention.backend import LayerKVCache
 from infra_lab.attention.native_backend import NativeAttentionBackend
-from infra_lab.models.decoder import DecoderForCausalLM, Rotation
+from infra_lab.layers.rotary import Rotation
+from infra_lab.models.decoder import DecoderForCausalLM
 from infra_lab.native.ops import PagedAttentionStep
 from infra_lab.native.recording import Recording
 
@@ -51,12 +52,14 @@ class ReplayedLayers:
         self, token_ids: torch.Tensor, positions: torch.Tensor, plan: PagedAttentionStep
     ) -> torch.Tensor:
         """token_ids, positions: int64 [num_tokens] -> residual stream [num_tokens, hidden]."""
-        x, rotation = self._model.embed(token_ids), self._model.rotary.tables(positions)
+        x, rotation = self._model.embed(token_ids), self._model.rotary.at(positions)
+        tables = rotation.tables  # made here, where no recording can see it
         recorded = self._recorded.get(len(token_ids))
         if recorded is None:
             recorded = self._record(x, rotation, plan)
         else:
-            for place, value in zip((recorded.x, *recorded.rotation), (x, *rotation), strict=True):
+            recorded.x.copy_(x)
+            for place, value in zip(recorded.rotation.tables, tables, strict=True):
                 place.copy_(value)
             recorded.plan.become(plan)
             recorded.recording.replay()

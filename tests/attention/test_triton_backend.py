@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.build import build_engine
@@ -53,10 +64,17 @@ def mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted() -> Iterator[None]:
-    with interpreter.use_faithful_interpreter():
-        yield
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Queries and keys are normalised before they turn."""
+    torch.manual_seed(2)
+    folder = tmp_path_factory.mktemp("qwen3")
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE))
+    for layer in model.model.layers:
+        torch.nn.init.uniform_(layer.self_attn.q_norm.weight, 0.5, 1.5)
+        torch.nn.init.uniform_(layer.self_attn.k_norm.weight, 0.5, 1.5)
+    model.save_pretrained(folder)
+    return folder
 
 
 def engine_on(folder: Path, attention: str, log: EventLog, **settings: Any) -> EngineCore:
@@ -64,17 +82,32 @@ def engine_on(folder: Path, attention: str, log: EventLog, **settings: Any) -> E
     return build_engine(open_checkpoint(folder), None, config, log)
 
 
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+
 def generate(
-    folder: Path, attention: str, prompts: list[list[int]], max_tokens: int = 4, **settings: Any
+    folder: Path,
+    attention: str,
+    prompts: list[list[int]],
+    max_tokens: int = 4,
+    params: Sequence[SamplingParams] = (GREEDY,),
+    **settings: Any,
 ) -> tuple[list[list[int]], list[StepEvent]]:
-    """The ids of each prompt, all of them handed over at once, and the records of the steps."""
+    """The ids of each prompt, all of them handed over at once, and the records of the steps.
+
+    params: of each prompt, taken in turns. Only "triton" meets an interpreter, and with it the
+    other kernels: norms, gates, sampling.
+    """
     steps: list[StepEvent] = []
-    with EventLog(capacity=0) as log:
+    with ExitStack() as stack:
+        if attention == "triton":
+            stack.enter_context(interpreter.use_faithful_interpreter())
+        log = stack.enter_context(EventLog(capacity=0))
         log.subscribe(lambda event: steps.append(event) if isinstance(event, StepEvent) else None)
         engine = engine_on(folder, attention, log, **settings)
         for number, prompt in enumerate(prompts):
-            params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-            engine.add_request(str(number), prompt, params)
+            wanted = replace(params[number % len(params)], max_tokens=max_tokens)
+            engine.add_request(str(number), prompt, wanted)
         ids: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
         while engine.has_unfinished_requests:
             for output in engine.step():
@@ -114,6 +147,23 @@ def test_preempted_requests_end_with_the_same_ids(llama: Path) -> None:
     assert any(step.preempted_request_ids for step in steps)
 
 
+def test_normalised_queries_and_keys_give_the_same_ids(qwen3: Path) -> None:
+    assert_same_ids(qwen3, [PROMPT[:30], PROMPT[:7]], max_num_batched_tokens=16, max_num_seqs=4)
+
+
+def test_sampled_requests_of_every_kind_in_one_batch_give_the_same_ids(llama: Path) -> None:
+    kinds = [
+        SamplingParams(temperature=0.8, seed=1, ignore_eos=True),
+        SamplingParams(temperature=1.3, top_k=5, seed=2, ignore_eos=True),
+        SamplingParams(temperature=1.0, top_p=0.6, seed=3, ignore_eos=True),
+        SamplingParams(temperature=0.9, min_p=0.5, top_k=9, top_p=0.9, seed=4, ignore_eos=True),
+        SamplingParams(temperature=0.0, frequency_penalty=1.5, ignore_eos=True),
+        SamplingParams(temperature=0.7, logit_bias={3: 4.0}, seed=6, ignore_eos=True),
+    ]
+    prompts = [PROMPT[number : number + 5] for number in range(len(kinds))]
+    assert_same_ids(llama, prompts, 8, params=kinds)
+
+
 def test_a_sliding_window_gives_the_same_ids(mistral: Path) -> None:
     assert_same_ids(mistral, [PROMPT[:30], PROMPT[:7]], max_num_batched_tokens=16, max_num_seqs=4)
 
@@ -137,14 +187,12 @@ def test_half_precision_runs_to_the_end(llama: Path, dtype: str) -> None:
     assert all(len(row) == 4 and max(row) < VOCABULARY for row in ids)
 
 
-def test_triton_is_refused_where_it_cannot_run(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kernels import checks
-
-    monkeypatch.setattr(checks, "is_interpreting", lambda: False)
-    with pytest.raises(UsageError, match="'triton' runs on a GPU, and this engine is on the CPU"):
-        generate(llama, "triton", [PROMPT[:3]])
+def test_triton_is_refused_where_it_cannot_run(llama: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="'triton' runs on a GPU, and this engine is on the CPU"),
+        EventLog(capacity=0) as log,
+    ):
+        engine_on(llama, "triton", log)
 
 
 def test_native_attention_is_refused_in_half_precision(llama: Path) -> None:
@@ -157,6 +205,13 @@ def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
         EngineConfig(attention="cuda")
 
 
+@pytest.fixture
+def _interpreted() -> Iterator[None]:
+    with interpreter.use_faithful_interpreter():
+        yield
+
+
+@pytest.mark.usefixtures("_interpreted")
 def test_fused_layers_normalise_heads_where_they_lie_and_gate_as_torch_does() -> None:
     """What a GPU runs between the products: within the interpreter it serves any CPU tensor."""
     from infra_lab.layers.activation import silu_and_mul
@@ -176,3 +231,40 @@ def test_fused_layers_normalise_heads_where_they_lie_and_gate_as_torch_does() ->
     gated = silu_and_mul(torch.cat((gate, up), -1)).float()
     wanted = torch.nn.functional.silu(gate.float()) * up.float()
     torch.testing.assert_close(gated, wanted, rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_interpreted")
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.builds(
+            SamplingParams,
+            temperature=st.sampled_from([0.0, 1e-30, 0.3, 1.0, 2.0]),
+            top_k=st.sampled_from([0, 1, 3, VOCABULARY]),
+            top_p=st.sampled_from([1.0, 0.0001, 0.5, 0.9]),
+            min_p=st.sampled_from([0.0, 0.1, 0.7]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    seed=st.integers(0, 2**31),
+    tied=st.booleans(),
+)
+def test_one_launch_samples_what_a_row_after_the_other_does(
+    rows: list[SamplingParams], seed: int, tied: bool
+) -> None:
+    """And a row's token does not depend on its neighbours."""
+    from infra_lab.sampling.request_state import SamplingState
+    from infra_lab.sampling.sampler import sample, sample_row
+    from infra_lab.step import NewRequest
+
+    logits = torch.randn(len(rows), VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
+    logits = logits.round() if tied else logits
+    states = [
+        SamplingState(NewRequest("r", (1,), params, seed + number, frozenset()))
+        for number, params in enumerate(rows)
+    ]
+    together = sample(logits, states)
+    assert together == [sample_row(*pair) for pair in zip(logits, states, strict=True)]
+    alone = [sample(row[None], [state])[0] for row, state in zip(logits, states, strict=True)]
+    assert together == alone

@@ -69,13 +69,9 @@ class AttentionInputs:
     options: dict[str, Any] = field(default_factory=dict)
 
     def tiny_of(self, truth: torch.Tensor, least: float = 0.0) -> float | None:
-        """What is allowed beside torch's error, at least `least`; None for the usual.
-
-        A cap's tanh errs by 2e-7 of the cap in fp32.
-        """
+        """What is allowed beside torch's error, at least `least`; None for the usual."""
         largest = truth.abs().max().item() if truth.numel() else 0.0
         exact = self.dtype == torch.float32
-        least = max(least, 1e-6 * exact * self.options.get("softcap", 0.0) * max(1.0, largest))
         usual = (4.0 if exact else 0.5) * largest * torch.finfo(self.dtype).eps
         return least if least > usual else None
 

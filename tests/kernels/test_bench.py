@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernels import bench
-from kernels.bench_cases import Case, Sizes, cases
+from kernels.bench_case import Case, Sizes
+from kernels.bench_cases import cases
 
 TINY = list(cases(Sizes.tiny(), "cpu", torch.float32))
 

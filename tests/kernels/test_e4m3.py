@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 
-from kernels.e4m3 import convert_to_e4m3
+from kernels.e4m3 import convert_to_e4m3, e4m3_values
 from kernels.testing.float_codecs import encode, float_format
 from tests.kernels.strategies import SEEDS
 
@@ -99,3 +99,22 @@ def test_nearest_codes_widely(device: str, seed: int) -> None:
     codes, wanted = codes_of(values, device), encode(values.numpy(), E4M3)
     number = ~values.isnan().numpy()
     assert np.array_equal(codes[number], wanted[number])
+
+
+@triton.jit
+def decode_kernel(codes, out, COUNT: tl.constexpr):
+    place = tl.arange(0, COUNT)
+    tl.store(out + place, e4m3_values(tl.load(codes + place)).to(out.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_all_256_codes_are_the_numbers_that_torch_reads(device: str, dtype: torch.dtype) -> None:
+    """Subnormals, both zeros and both NaN among them; every one has its place in bf16 too."""
+    codes = torch.arange(256, dtype=torch.uint8, device=device)
+    out = torch.empty(256, dtype=dtype, device=device)
+    decode_kernel[(1,)](codes, out, COUNT=256)
+    wanted = codes.view(torch.float8_e4m3fn).to(dtype)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(out.signbit()[:127], wanted.signbit()[:127])
+    assert torch.equal(out.signbit()[128:255], wanted.signbit()[128:255])
+    assert out.isnan().nonzero().flatten().tolist() == [0x7F, 0xFF]

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +19,6 @@ from kernels.errors import KernelInputError
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention_kernel import paged_attention_kernel
 from kernels.paged_attention_launch import Launch, choose_launch
-from kernels.paged_attention_tiles import tanh
 from kernels.testing.architectures import ARCHITECTURES
 from kernels.testing.faults import OutOfBoundsError
 from kernels.testing.sanitizer import sanitize
@@ -262,23 +259,6 @@ def test_the_cap_comes_before_the_mask(device: str) -> None:
     batch.assert_accurate(out, softcap=1.0)
     first = batch.request(0).reference(torch.float64, window=1)[0]
     torch.testing.assert_close(out[0].double(), first, rtol=1e-6, atol=1e-6)
-
-
-@triton.jit
-def tanh_kernel(x, out, COUNT: tl.constexpr, PRECISE: tl.constexpr):
-    place = tl.arange(0, COUNT)
-    tl.store(out + place, tanh(tl.load(x + place), PRECISE))
-
-
-@pytest.mark.parametrize(("precise", "relative", "absolute"), [(True, 3e-7, 0), (False, 0, 2e-7)])
-def test_tanh_has_the_digits_of_fp32_where_these_count(
-    device: str, precise: bool, relative: float, absolute: float
-) -> None:
-    sizes = torch.cat([torch.logspace(-8, 2, 4096), torch.linspace(0, 2, 4096)])
-    x = torch.cat([sizes, -sizes]).to(device)
-    out = torch.empty_like(x)
-    tanh_kernel[(1,)](x, out, COUNT=x.numel(), PRECISE=precise)
-    torch.testing.assert_close(out.double(), x.double().tanh(), rtol=relative, atol=absolute)
 
 
 def test_small_scores_keep_their_digits_under_a_large_cap(device: str) -> None:

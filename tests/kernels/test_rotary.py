@@ -169,6 +169,7 @@ def test_results_are_those_of_the_engines_layer(device: str, scaling: str) -> No
     positions = positions_of(7, 3)
     x = rows_of((7, 9, 64), torch.float32, 5)
     table = rotary_table(inv_freq, POSITIONS)
+    assert torch.equal(layer.table, table)
     out, _ = rotary(x.to(device), x[:, :3].to(device), positions.to(device), table.to(device))
     wanted = x.clone()
     rotate_(wanted, *layer.tables(positions))

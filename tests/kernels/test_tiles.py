@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
-from kernels.tiles import choose_splits, merge_splits, merge_splits_kernel, tile_of
+from kernels.tiles import add_splits, add_splits_kernel, choose_splits, tile_of
 from tests.kernels.gemm_helpers import rows_on, sanitized
 from tests.kernels.strategies import SEEDS
 
@@ -53,7 +53,7 @@ def test_merged_sums_are_as_accurate_as_torch(
     addend = rows_on(device, (columns,), torch.float32, seed + 1) if bias else None
     with sanitized(device) as results:
         results["out"] = out = torch.empty(rows, columns, device=device)
-        merge_splits(sums, out, addend)
+        add_splits(sums, out, addend)
     plain = sums.sum(0) if addend is None else sums.sum(0) + addend
     truth = sums.double().sum(0) if addend is None else sums.double().sum(0) + addend
     assert_as_accurate_as_torch(out, truth, plain)
@@ -64,14 +64,14 @@ def test_sums_of_integers_are_scaled_by_row_and_column(device: str) -> None:
     sums = torch.tensor([[[2**30, 3]], [[-(2**30), 4]], [[2**30 + 1, 5]]], dtype=torch.int32)
     out = torch.empty(1, 2, device=device)
     scales = torch.tensor([2.0], device=device), torch.tensor([0.5, 4.0], device=device)
-    merge_splits(sums.to(device), out, torch.tensor([0.0, 1.0], device=device), *scales)
+    add_splits(sums.to(device), out, torch.tensor([0.0, 1.0], device=device), *scales)
     assert out.tolist() == [[float(2**30), 97.0]]
 
 
 def test_offsets_of_rows_and_splits_are_64_bit() -> None:
     out = torch.zeros(1, 16)
     with sanitize():
-        merge_splits_kernel[(1, 1)](
+        add_splits_kernel[(1, 1)](
             torch.ones(16), None, None, None, out, 16, 2**31, 2**31, 1, BLOCK=16
         )
     assert out.eq(1).all()
