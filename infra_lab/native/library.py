@@ -105,7 +105,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.rotate.restype = None
     library.paged_attention.argtypes = (pointer, ctypes.c_int)
     library.paged_attention.restype = None
-    library.replay.argtypes = (pointer, size, ctypes.c_int)
+    library.replay.argtypes = (pointer, size, size, ctypes.c_int)
     library.replay.restype = None
     library.paged_attention_tokens.argtypes = (size, size)
     library.paged_attention_tokens.restype = size

@@ -11,6 +11,7 @@ import ctypes
 import math
 import mmap
 import os
+import weakref
 
 import numpy as np
 import torch
@@ -67,6 +68,38 @@ class Scratch:
             self._raw = torch.empty(0, dtype=torch.uint8)  # gone before its successor comes
             self._raw = torch.empty(size, dtype=torch.uint8)
         return self._raw[:size].view(dtype).view(shape)
+
+
+class Workspace:
+    """A region in which a tensor's place is free again as soon as the tensor is gone.
+
+    What a sequence of kernels writes and reads then lies in as little memory as lives at one time,
+    and the places are as good for running the sequence again.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._raw = _aligned_bytes(size)
+        self._taken: list[tuple[int, int, weakref.ref[np.ndarray]]] = []  # begin, end, whose
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+        """None where no gap is large enough."""
+        size = math.prod(shape) * dtype.itemsize
+        self._taken = [one for one in self._taken if one[2]() is not None]
+        gaps = zip(
+            [0, *(end for _, end, _ in self._taken)],
+            [*(begin for begin, _, _ in self._taken), self._raw.size],
+            strict=True,
+        )
+        for place, (begin, limit) in enumerate(gaps):
+            if limit - begin >= size:
+                raw = self._raw[begin : begin + size]
+                end = begin + -(-size // ALIGNMENT) * ALIGNMENT
+                self._taken.insert(place, (begin, end, weakref.ref(raw)))
+                return torch.from_numpy(raw).view(dtype).view(shape)
+        return None
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        return 0 <= tensor.data_ptr() - self._raw.ctypes.data < self._raw.size
 
 
 def _aligned_bytes(size: int) -> np.ndarray:

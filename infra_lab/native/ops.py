@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from infra_lab.native.library import load_library
-from infra_lab.native.recording import Kernel, record
+from infra_lab.native.recording import Kernel, active, run
 
 
 def pack_weight(
@@ -40,8 +40,7 @@ def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Te
     scratch_pointer = 0 if scratch is None else scratch.data_ptr()
     pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scratch_pointer)
     sizes = (rows, out_features, in_features, stride)
-    load_library().linear(*pointers, *sizes, torch.get_num_threads())
-    record(Kernel.LINEAR, pointers, sizes, (x, packed, y, scratch))
+    run(Kernel.LINEAR, load_library().linear, pointers, sizes, (x, packed, y, scratch))
     return y[:, :out_features] if is_padded else y
 
 
@@ -53,8 +52,8 @@ def rms_norm(
     delta_pointer, delta_stride = (0, 0) if delta is None else (delta.data_ptr(), delta.stride(0))
     pointers = (x.data_ptr(), delta_pointer, weight.data_ptr(), out.data_ptr())
     sizes = (*x.shape, delta_stride)
-    load_library().rms_norm(*pointers, *sizes, eps, torch.get_num_threads())
-    record(Kernel.RMS_NORM, pointers, sizes, (x, delta, weight, out), eps)
+    tensors = (x, delta, weight, out)
+    run(Kernel.RMS_NORM, load_library().rms_norm, pointers, sizes, tensors, eps)
     return out
 
 
@@ -63,8 +62,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, size)
     pointers, sizes = (gate_up.data_ptr(), out.data_ptr()), (rows, size, gate_up.stride(0))
-    load_library().silu_and_mul(*pointers, *sizes, torch.get_num_threads())
-    record(Kernel.SILU_AND_MUL, pointers, sizes, (gate_up, out))
+    run(Kernel.SILU_AND_MUL, load_library().silu_and_mul, pointers, sizes, (gate_up, out))
     return out
 
 
@@ -74,8 +72,7 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> Non
     rows, heads, head_dim = x.shape
     pointers = (x.data_ptr(), cos.data_ptr(), signed_sin.data_ptr())
     sizes = (rows, heads, head_dim // 2, x.stride(0))
-    load_library().rotate(*pointers, *sizes, torch.get_num_threads())
-    record(Kernel.ROTATE, pointers, sizes, (x, cos, signed_sin))
+    run(Kernel.ROTATE, load_library().rotate, pointers, sizes, (x, cos, signed_sin))
 
 
 class _Step(ctypes.Structure):
@@ -167,11 +164,14 @@ class PagedAttentionStep:
         step.out = out.data_ptr()
         step.query_stride = query.stride(0)
         step.key_value_stride = key_value.stride(0)
-        load_library().paged_attention(self._pointer, self._num_threads)
+        recording = active()
+        if recording is None:
+            load_library().paged_attention(self._pointer, self._num_threads)
+            return
         tensors = (query, key_value, cache, out)
         pointers = (ctypes.addressof(step), *(tensor.data_ptr() for tensor in tensors))
         sizes = (step.query_stride, step.key_value_stride)
-        record(Kernel.PAGED_ATTENTION, pointers, sizes, (self, *tensors))
+        recording.add(Kernel.PAGED_ATTENTION, pointers, sizes, (self, *tensors))
 
     def become(self, other: PagedAttentionStep) -> None:
         """Takes another step's place: what was recorded of this one will attend for that one."""

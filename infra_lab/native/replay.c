@@ -1,6 +1,7 @@
-/* Runs kernels one after another as they were recorded: what a CUDA graph is for, on a CPU. A
- * decode step of a small model is some three hundred calls of a few microseconds, and between
- * them an interpreter whose data the weights have just driven out of the cache.
+/* Runs kernels one after another as they were recorded, on the first `rows` rows of their tensors:
+ * what a CUDA graph is for, on a CPU. A decode step of a small model is some three hundred calls of
+ * a few microseconds, and between them an interpreter whose data the weights have just driven out
+ * of the cache.
  */
 #include "kernels.h"
 
@@ -10,27 +11,27 @@ typedef struct {
     int64_t kernel;
     void *pointers[5]; /* the kernel's, in its order; of attention: its Step, then the four that
                           differ between layers */
-    int64_t sizes[4];
+    int64_t sizes[4]; /* the number of rows first, which a replay replaces; of attention strides */
     float eps;
 } Call;
 
-void replay(const Call *calls, int64_t num_calls, int num_threads) {
+void replay(const Call *calls, int64_t num_calls, int64_t rows, int num_threads) {
     for (const Call *c = calls; c < calls + num_calls; c++) {
         void *const *p = c->pointers;
         const int64_t *n = c->sizes;
         Step step;
         switch (c->kernel) {
         case LINEAR:
-            linear(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3], num_threads);
+            linear(p[0], p[1], p[2], p[3], rows, n[1], n[2], n[3], num_threads);
             break;
         case RMS_NORM:
-            rms_norm(p[0], p[1], p[2], p[3], n[0], n[1], n[2], c->eps, num_threads);
+            rms_norm(p[0], p[1], p[2], p[3], rows, n[1], n[2], c->eps, num_threads);
             break;
         case SILU_AND_MUL:
-            silu_and_mul(p[0], p[1], n[0], n[1], n[2], num_threads);
+            silu_and_mul(p[0], p[1], rows, n[1], n[2], num_threads);
             break;
         case ROTATE:
-            rotate(p[0], p[1], p[2], n[0], n[1], n[2], n[3], num_threads);
+            rotate(p[0], p[1], p[2], rows, n[1], n[2], n[3], num_threads);
             break;
         case PAGED_ATTENTION:
             step = *(const Step *)p[0];

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from infra_lab.native.memory import (
     ALIGNMENT,
@@ -17,6 +19,7 @@ from infra_lab.native.memory import (
     MALLOC_VARIABLES,
     Arena,
     Scratch,
+    Workspace,
     zeros,
 )
 
@@ -53,6 +56,46 @@ def test_an_arenas_tensors_share_regions_but_no_memory() -> None:
         assert tensor.data_ptr() % ALIGNMENT == 0
         assert bool((tensor == i).all())
     assert tensors[1].data_ptr() - tensors[0].data_ptr() == ALIGNMENT
+
+
+@given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=40))
+def test_tensors_of_a_workspace_never_overlap_while_they_live(
+    steps: list[tuple[int, bool]],
+) -> None:
+    """Each keeps what was written into it, whatever came and went beside it."""
+    workspace = Workspace(4096)
+    alive: list[tuple[torch.Tensor, int]] = []
+    for number, (size, is_kept) in enumerate(steps):
+        tensor = workspace.empty(size)
+        if tensor is None:
+            assert sum(4 * one.numel() for one, _ in alive) > 0
+            alive.pop(0)
+            continue
+        assert tensor.shape == (size,)
+        tensor.fill_(number)
+        if is_kept:
+            alive.append((tensor, number))
+        del tensor
+        assert all(bool((one == value).all()) for one, value in alive)
+
+
+def test_a_place_is_free_again_when_the_last_view_of_its_tensor_is_gone() -> None:
+    workspace = Workspace(256)
+    first = workspace.empty(8, 4)
+    assert first is not None
+    view = first[2:].t()
+    place = first.data_ptr()
+    del first
+    second = workspace.empty(8, 4)
+    assert second is not None
+    assert second.data_ptr() == place + 128
+    assert workspace.empty(1) is None
+    del view
+    third = workspace.empty(1)
+    assert third is not None
+    assert third.data_ptr() == place
+    assert workspace.owns(third)
+    assert not workspace.owns(torch.empty(1))
 
 
 def test_a_region_outlives_its_arena() -> None:

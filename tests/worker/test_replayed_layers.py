@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.registry import model_class
 from infra_lab.models.weights import Weights
 from infra_lab.native import library, ops
+from infra_lab.native.memory import Workspace
 from infra_lab.native.recording import Recording
 from infra_lab.worker.kv_cache import allocate_kv_cache
 from infra_lab.worker.replayed_layers import MOST_TOKENS, ReplayedLayers
@@ -79,6 +81,7 @@ class Both:
         )
         ids, places = torch.tensor(token_ids), torch.tensor(positions)
         plans = [self.backend.plan(metadata) for _ in range(2)]
+        assert self.replayed.can_serve(len(token_ids))
         expected = self.model.forward(ids, places, self.backend, self.caches, plans[0])
         assert torch.equal(self.replayed.forward(ids, places, plans[1]), expected)
         for ours, theirs in zip(self.replayed_caches, self.caches, strict=True):
@@ -102,7 +105,7 @@ def test_any_small_steps_are_bit_for_bit_those_of_the_layers(
             computed[index] += length
 
 
-def test_one_recording_serves_every_step_of_as_many_tokens(
+def test_one_recording_serves_steps_of_every_size(
     llama: DecoderForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, runs = Both(llama), []
@@ -114,41 +117,72 @@ def test_one_recording_serves_every_step_of_as_many_tokens(
 
     monkeypatch.setattr(llama, "run_layers", counted)
     both.step([1, 2, 3], [3], [0])
-    both.step([4, 5, 6], [1, 2], [3, 0])
-    both.step([7, 8], [1, 1], [4, 2])
-    assert runs == [3, 3, 3, 2, 2]  # of the two sides, the replaying one computes a length once
+    both.step([4, 5, 6, 7], [1, 3], [3, 0])
+    both.step([7], [1], [4])
+    assert runs == [MOST_TOKENS, 3, 4, 1]  # the recording, and the three of the other side
     assert both.replayed.can_serve(MOST_TOKENS)
     assert not both.replayed.can_serve(MOST_TOKENS + 1)
 
 
+def test_the_largest_step_is_bit_for_bit_that_of_the_layers(llama: DecoderForCausalLM) -> None:
+    both = Both(llama)
+    both.step(list(range(60)), [30, 30], [0, 0])
+    both.step([*range(20), 1, 1, 2], [20, 1, 2], [0, 30, 0])
+
+
 def test_layers_that_compute_with_torch_are_not_replayed(tmp_path: Path) -> None:
     """Qwen2's bias is added by torch."""
-    both = Both(load(Qwen2Config(**SIZES), tmp_path))
-    assert both.replayed.can_serve(1)
-    both.step([1], [1], [0])
-    assert not both.replayed.can_serve(1)
+    assert not Both(load(Qwen2Config(**SIZES), tmp_path)).replayed.can_serve(1)
+
+
+def recorded(rows: int, work: Callable[[], object]) -> tuple[Recording, object]:
+    with Recording(rows, Workspace(1 << 20)) as recording:
+        result = work()
+    return recording, result
 
 
 @torch.inference_mode()
-def test_a_recording_keeps_out_other_threads_and_sees_torch_at_work() -> None:
-    weight, x = torch.ones(8), torch.ones(1, 8)
+def test_a_replay_computes_the_rows_it_is_told_to_and_no_more() -> None:
+    weight, x = torch.rand(8), torch.zeros(3, 8)
+    recording, out = recorded(3, lambda: ops.rms_norm(x, None, weight, 1e-5))
+    assert isinstance(out, torch.Tensor)
+    assert recording.foreign is None
+    out.fill_(-1.0)
+    x.copy_(torch.arange(24.0).view(3, 8))
+    expected = ops.rms_norm(x, None, weight, 1e-5)
+    recording.replay(2)
+    assert torch.equal(out[:2], expected[:2])
+    assert torch.equal(out[2], torch.full((8,), -1.0))
+    recording.replay(3)
+    assert torch.equal(out, expected)
+
+
+@torch.inference_mode()
+def test_a_recording_keeps_out_other_threads() -> None:
+    x, outs = torch.ones(1, 8), []
 
     def normalize() -> None:
-        ops.rms_norm(x, None, weight, 1e-5)
+        outs.append(ops.rms_norm(x, None, torch.ones(8), 0.0))
 
-    with Recording() as recording:
+    def elsewhere() -> None:
         thread = threading.Thread(target=normalize)
         thread.start()
         thread.join()
+
+    recording, _ = recorded(1, elsewhere)
+    assert torch.equal(outs[0], x)
     assert recording.foreign is None
-    recording.replay()  # nothing
-    with Recording() as recording:
-        out = ops.rms_norm(x, None, weight, 1e-5)
-    x.copy_(torch.arange(8.0))
-    expected = ops.rms_norm(x, None, weight, 1e-5)
-    assert not torch.equal(out, expected)
-    recording.replay()
-    assert torch.equal(out, expected)
-    with Recording() as recording:
-        x.add_(1)
-    assert recording.foreign == "add_"
+    outs[0].fill_(3.0)
+    recording.replay(1)  # nothing
+    assert outs[0][0, 0] == 3.0
+
+
+@torch.inference_mode()
+def test_what_a_replay_would_leave_out_is_named() -> None:
+    x = torch.ones(2, 8)
+    assert recorded(2, lambda: x.add_(1))[0].foreign == "add_"
+    assert recorded(2, lambda: x[[0, 1]])[0].foreign == "__getitem__"
+    assert recorded(2, lambda: x.t().contiguous())[0].foreign == "contiguous"
+    assert recorded(2, lambda: torch.zeros(2, 8))[0].foreign == "zeros"
+    assert recorded(2, lambda: x.contiguous().view(16)[3:, None].shape)[0].foreign is None
+    assert recorded(1, lambda: ops.rms_norm(x, None, x[0], 0.0))[0].foreign == "RMS_NORM of 2 rows"
