@@ -22,7 +22,7 @@ from typing import Any
 
 from kernels.testing import gate
 from kernels.testing.architectures import ARCHITECTURES
-from kernels.testing.cases import declared_cases
+from kernels.testing.cases import AotCase, declared_cases
 from kernels.testing.compiling import Job, ResultCache, measure, triton_version
 from kernels.testing.gate import QualityTable, Row
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.kernel in (None, case.kernel) and options.arch in (None, arch)
     ]
     if not jobs:
-        print(f"no case of kernel {options.kernel!r} on {options.arch!r}", file=sys.stderr)
+        print(f"error: {_why_nothing(options.kernel, declared.values())}", file=sys.stderr)
         return 1
     table = QualityTable.read()
     same_triton = table.triton in ("", triton_version())
@@ -182,10 +182,25 @@ def _report(verdict: Verdict, table: QualityTable, same_triton: bool) -> None:
             print(f"{title}: {line}", file=sys.stderr)
 
 
+def _why_nothing(kernel: str, cases: Iterable[AotCase]) -> str:
+    """What to say where neither name was wrong, or the kernel's was."""
+    cases = list(cases)
+    compiled_for = sorted(
+        {arch for case in cases if case.kernel == kernel for arch in case.architectures}
+    )
+    if compiled_for:
+        return (
+            f"no case of kernel {kernel!r} on that architecture, only on {', '.join(compiled_for)}"
+        )
+    names = ", ".join(sorted({case.kernel for case in cases}))
+    return f"no case of kernel {kernel!r}: there are {names}"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kernels.testing.aot",
         description="Compiles the kernels for real GPUs and judges the machine code.",
+        epilog="Example: python -m kernels.testing.aot --kernel paged_attention --arch sm_90",
     )
     parser.add_argument("--kernel", help="only this one")
     parser.add_argument("--arch", choices=list(ARCHITECTURES), help="only for this one")

@@ -182,6 +182,7 @@ def test_a_kernel_that_is_not_there_is_named(command: Callable[..., Any]) -> Non
     status, _, err = command("--kernel", "nonsense")
     assert status == 1
     assert "no case of kernel 'nonsense'" in err
+    assert "there are copy" in err
 
 
 def test_a_cached_row_is_not_compiled_again(
