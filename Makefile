@@ -67,12 +67,16 @@ bench: model  ## measure the engine's throughput and latency here
 # Needs uv on PATH. CUDA libraries are dropped: torch's GPU build pins its own. Markers for
 # systems that torch has no build for (emscripten, PyPy) are dropped with them.
 lock:  ## resolve requirements.in into requirements.lock
+	@command -v uv >/dev/null || { echo "make lock needs uv (https://docs.astral.sh/uv)" >&2; exit 1; }
+	@uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
+		requirements.in -o requirements.lock.new
 	@{ sed -n '/^#/p' requirements.lock; \
-	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements.in \
-	| sed -E -e '/^(nvidia|cuda)-/d' -e "/== 'emscripten'/d" \
+	sed -E -e '/^(nvidia|cuda)-/d' -e "/== 'emscripten'/d" \
 		-e "s/ ; sys_platform != 'emscripten'$$//" \
-		-e "s/ ; platform_python_implementation != 'PyPy'$$//"; } > requirements.lock.new
-	@mv requirements.lock.new requirements.lock
+		-e "s/ ; platform_python_implementation != 'PyPy'$$//" requirements.lock.new; \
+		} > requirements.lock.newer
+	@rm requirements.lock.new
+	@mv requirements.lock.newer requirements.lock
 
 clean:  ## remove .venv and what tools leave behind (models in the user's cache stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
