@@ -39,6 +39,8 @@ class RequestMetrics:
 
     queue_time_s: arrival to first scheduled. ttft_s: arrival to first token.
     tpot_s: mean time per output token after the first.
+    peak_kv_blocks: of a request with several samples, the KV blocks that they held together when
+        they would have held the most without sharing, which is peak_kv_blocks_unshared.
     """
 
     arrival_time_s: float
@@ -47,6 +49,8 @@ class RequestMetrics:
     last_token_time_s: float | None = None
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    peak_kv_blocks: int = 0
+    peak_kv_blocks_unshared: int = 0
 
     @property
     def queue_time_s(self) -> float | None:

@@ -32,6 +32,8 @@ class SamplingParams:
 
     Attributes:
         n: samples to draw from one prompt, at least 1. Sample i is seeded with `seed + i`.
+        best_of: draw this many samples, at least n, and give back the n whose mean log-probability
+            per token is highest, best first, when all have ended; None is n.
         temperature: divides the logits, at least 0. Below 1 sharpens the distribution, above 1
             flattens it; 0 is greedy: always the likeliest token.
         top_k: keep only the k likeliest tokens; 0 (or -1) keeps all.
@@ -60,6 +62,7 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -112,11 +115,18 @@ class SamplingParams:
         return cls(**values)
 
     @property
+    def num_samples(self) -> int:
+        """How many are drawn; `n` are given back."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
     def _normalise_integers(self) -> None:
         self._set("n", _integer("n", self.n, 1))
+        if self.best_of is not None:
+            self._set("best_of", _integer("best_of", self.best_of, 1))
         if self.top_k == -1 and not isinstance(self.top_k, bool):
             self._set("top_k", 0)
         self._set("top_k", _integer("top_k", self.top_k, 0, todo="give 0 to keep every token"))
@@ -168,10 +178,15 @@ class SamplingParams:
 
     def _refuse_contradictions(self) -> None:
         """The one place for values that are each allowed but make no sense together."""
-        if self.n > 1 and self.is_greedy:
+        if self.best_of is not None and self.best_of < self.n:
             raise InvalidRequestError(
-                f"n={self.n} with temperature=0 would give {self.n} equal samples: greedy decoding "
-                f"is deterministic; give n=1, or a temperature above 0"
+                f"best_of={self.best_of} is less than n={self.n}: raise best_of or lower n"
+            )
+        if self.num_samples > 1 and self.is_greedy:
+            name, count = "n" if self.best_of is None else "best_of", self.num_samples
+            raise InvalidRequestError(
+                f"{name}={count} with temperature=0 would give {count} equal samples: greedy "
+                f"decoding is deterministic; give {name}=1, or a temperature above 0"
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(

@@ -27,6 +27,14 @@ class NewRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Ids of a KV block and of the one that gets its content, in every layer."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledRequest:
     """One request's share of a step: compute `token_ids` at positions
     `num_computed_tokens`, `num_computed_tokens + 1`, ...
@@ -37,6 +45,7 @@ class ScheduledRequest:
             must sample the next one. A prefill chunk that is not the last one samples nothing.
         prompt_logprobs_from: first position of this chunk whose successor is a prompt token
             with log-probabilities still owed to the caller; None if none are owed.
+        forks: requests with the same tokens that sample from the same logits, and go on from there.
     """
 
     request_id: str
@@ -46,6 +55,7 @@ class ScheduledRequest:
     samples: bool
     prompt_logprobs_from: int | None = None
     is_prompt_chunk: bool = False
+    forks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,14 @@ class SchedulerOutput:
 
     `finished_request_ids` names requests that ended since the last step, so that the worker
     may drop their state. A preempted request keeps its worker state: it will come back.
+    `block_copies` come before all else: every source is read before any block is written.
     """
 
     scheduled: list[ScheduledRequest] = field(default_factory=list)
     new_requests: list[NewRequest] = field(default_factory=list)
     finished_request_ids: list[str] = field(default_factory=list)
     preempted_request_ids: list[str] = field(default_factory=list)
+    block_copies: list[BlockCopy] = field(default_factory=list)
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:

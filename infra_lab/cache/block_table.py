@@ -1,7 +1,8 @@
 """Where one request's tokens lie: token i is in block `block_ids[i // block_size]`.
 
 Answers "what is a block table?": the page table of paged attention, one entry per block of
-tokens, growing at the end only.
+tokens. It grows at the end; an entry changes only when a block that others share is to be written
+(copy-on-write).
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ class BlockTable:
     blocks: list[KVCacheBlock] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
     num_registered: int = 0
+
+    def fork(self) -> BlockTable:
+        """A table of the same blocks; who holds them is the caller's business."""
+        return BlockTable(self.blocks.copy(), self.block_ids.copy(), self.num_registered)
+
+    def replace(self, index: int, block: KVCacheBlock) -> None:
+        """Put another block in the place of block `index`."""
+        self.blocks[index] = block
+        self.block_ids[index] = block.block_id
 
     def append(self, blocks: Iterable[KVCacheBlock]) -> list[int]:
         """Add blocks at the end and return their ids."""

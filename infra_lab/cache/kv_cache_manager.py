@@ -1,13 +1,14 @@
 """Gives KV blocks to requests as their tokens are scheduled and takes them back.
 
 Answers "how does a paged engine allocate memory?": no reservation for the longest possible
-output, at most one partly empty block per request, and full blocks shared by content. It
-knows block ids only; the tensors belong to the worker.
+output, at most one partly empty block per request, and full blocks shared by content. A fork
+shares all blocks, the partly filled one too, until one of its holders writes into it and gets a
+copy (copy-on-write). It knows block ids only; the tensors belong to the worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from infra_lab.cache.block_hash import ExtraKeys, HashFunction, PrefixChain, sha256
@@ -15,6 +16,7 @@ from infra_lab.cache.block_pool import BlockPool, CacheUsage
 from infra_lab.cache.block_table import BlockTable
 from infra_lab.cache.free_block_queue import CacheIntegrityError, KVCacheBlock
 from infra_lab.errors import UsageError
+from infra_lab.step import BlockCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self._hash_function = hash_function
         self._tables: dict[str, BlockTable] = {}
+        self._copies: dict[int, int] = {}  # target block id -> source
 
     @property
     def num_usable_blocks(self) -> int:
@@ -116,6 +119,9 @@ class KVCacheManager:
         """Make room for `num_new_tokens` after `num_computed_tokens` (a cached prefix counted
         in), and for `num_lookahead_tokens` that may be drafted after them.
 
+        A block in reach of these tokens that another request holds too is replaced by a block of
+        the request's own; `take_block_copies` says what must be copied into it.
+
         Returns the ids of the blocks added behind the cached prefix (often none), or None,
         with nothing changed, if the pool has too few.
         """
@@ -127,17 +133,42 @@ class KVCacheManager:
                 f"request {request_id!r} holds {num_held} blocks and cannot begin with a prefix"
             )
         num_needed = self.num_blocks_for(num_slots) - num_held - len(cached_prefix.blocks)
-        if table is not None and num_needed <= 0:
+        num_needed = max(num_needed, 0)
+        shared = self._shared(table, num_computed_tokens, num_slots) if table else []
+        if table is not None and not num_needed and not shared:
             return []
-        if num_needed > self._num_available(cached_prefix):
+        if num_needed + len(shared) > self._num_available(cached_prefix):
             return None
         if table is None:
             table = self._tables[request_id] = BlockTable()
+        self._make_own(table, shared, num_computed_tokens)
         if cached_prefix.blocks:
             self.pool.touch(cached_prefix.blocks)
             table.append(cached_prefix.blocks)
             table.num_registered = len(cached_prefix.blocks)
-        return table.append(self.pool.allocate(max(num_needed, 0)))
+        return table.append(self.pool.allocate(num_needed))
+
+    def fork(self, parent_id: str, child_id: str) -> None:
+        """Let a request that holds nothing share all blocks of another."""
+        if child_id in self._tables:
+            raise CacheIntegrityError(f"request {child_id!r} holds blocks and cannot become a fork")
+        table = self._tables[parent_id].fork()
+        self.pool.touch(table.blocks)
+        self._tables[child_id] = table
+
+    def take_block_copies(self) -> list[BlockCopy]:
+        """What the next step must copy before it writes anything, once.
+
+        All sources are to be read before any target is written.
+        """
+        copies = [BlockCopy(source, target) for target, source in self._copies.items()]
+        self._copies.clear()
+        return copies
+
+    def num_blocks_held(self, request_ids: Iterable[str]) -> tuple[int, int]:
+        """Blocks that these requests hold together, and what they would without sharing."""
+        tables = [self._tables[name].block_ids for name in request_ids if name in self._tables]
+        return len(set().union(*tables)), sum(map(len, tables))
 
     def cache_full_blocks(
         self, request_id: str, chain: PrefixChain, token_ids: Sequence[int], num_final_tokens: int
@@ -178,6 +209,20 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Raise CacheIntegrityError if blocks leaked, are held wrongly or are filed wrongly."""
         self.pool.check_integrity({name: table.block_ids for name, table in self._tables.items()})
+
+    def _shared(self, table: BlockTable, begin: int, end: int) -> list[int]:
+        """Indices of the blocks with a slot in begin .. end - 1 that others hold too."""
+        within = range(begin // self.block_size, min(self.num_blocks_for(end), len(table.blocks)))
+        return [index for index in within if table.blocks[index].ref_count > 1]
+
+    def _make_own(self, table: BlockTable, indices: Sequence[int], num_computed: int) -> None:
+        for index, block in zip(indices, self.pool.allocate(len(indices)), strict=True):
+            old = table.blocks[index]
+            if index * self.block_size < num_computed:
+                # A target that was given up meanwhile and taken again gets its last source.
+                self._copies[block.block_id] = old.block_id
+            table.replace(index, block)
+            self.pool.free([old])
 
     def _num_available(self, cached_prefix: CachedPrefix) -> int:
         # Blocks of the prefix that wait in the free queue are about to be taken from it.

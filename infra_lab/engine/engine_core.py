@@ -106,6 +106,7 @@ class EngineCore:
         children = self._output_processor.add_request(
             request_id, processed.prompt, token_ids, params, arrival
         )
+        leader_id = None
         for child in children:
             request = Request(
                 request_id=child.request_id,
@@ -116,8 +117,9 @@ class EngineCore:
                 arrival_time=arrival,
                 cache_salt=cache_salt,
             )
-            self.scheduler.add_request(request)
+            self.scheduler.add_request(request, leader_id)
             self._requests[child.request_id] = request
+            leader_id = leader_id or child.request_id
         if self.event_log.enabled:
             self.event_log.append(
                 RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
@@ -202,6 +204,9 @@ class EngineCore:
             self._output_processor.note_scheduled(new.request_id, now, cached)
         for request_id in scheduler_output.preempted_request_ids:
             self._output_processor.note_preempted(request_id)
+        for request_id, child_ids in self._output_processor.groups():
+            held, unshared = self.scheduler.kv_cache.num_blocks_held(child_ids)
+            self._output_processor.note_kv_blocks(request_id, held, unshared)
 
     def _log_step(
         self,

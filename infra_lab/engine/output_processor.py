@@ -34,13 +34,18 @@ def child_requests(request_id: str, params: SamplingParams) -> list[ChildRequest
 
     The prompt's log-probabilities are the same for all, so only the first child computes them.
     """
-    if params.n == 1:
+    if params.num_samples == 1:
         return [ChildRequest(request_id, 0, params)]
     children = []
-    for index in range(params.n):
+    logprobs = params.logprobs
+    if params.num_samples > params.n and logprobs is None:
+        logprobs = 0  # what the best are chosen by
+    for index in range(params.num_samples):
         seed = None if params.seed is None else (params.seed + index) % (MAX_SEED + 1)
         prompt_logprobs = params.prompt_logprobs if index == 0 else None
-        own = replace(params, n=1, seed=seed, prompt_logprobs=prompt_logprobs)
+        own = replace(
+            params, n=1, best_of=None, seed=seed, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        )
         children.append(ChildRequest(f"{request_id}#{index}", index, own))
     return children
 
@@ -92,11 +97,14 @@ class _Sample:
         may_stop = len(self.token_ids) >= self.params.min_tokens
         self.text += self.stop_checker.append(text, may_stop=may_stop)
 
-    def take(self) -> CompletionOutput:
+    @property
+    def mean_logprob(self) -> float:
+        return self.cumulative_logprob / max(1, len(self.token_ids))
+
+    def take(self, index: int, reports_logprobs: bool) -> CompletionOutput:
         """The sample's state, with everything since the last call as what is new."""
-        reports_logprobs = self.params.logprobs is not None
         output = CompletionOutput(
-            index=self.child.index,
+            index=index,
             text=self.text,
             new_text=self.text[self.num_given_chars :],
             token_ids=list(self.token_ids),
@@ -115,6 +123,7 @@ class _Request:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
+    params: SamplingParams
     samples: list[_Sample]
     metrics: RequestMetrics
     prompt_logprobs: list[TokenLogprobs | None] | None
@@ -125,12 +134,22 @@ class _Request:
     def finished(self) -> bool:
         return all(sample.finish_reason is not None for sample in self.samples)
 
+    @property
+    def is_held_back(self) -> bool:
+        """Which samples are the best shows only when all have ended."""
+        return len(self.samples) > self.params.n and not self.finished
+
     def take(self) -> RequestOutput:
+        samples = self.samples
+        if len(samples) > self.params.n:
+            ranked = sorted(samples, key=lambda sample: sample.mean_logprob, reverse=True)
+            samples = ranked[: self.params.n]
+        reports_logprobs = self.params.logprobs is not None
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=[sample.take() for sample in self.samples],
+            outputs=[sample.take(i, reports_logprobs) for i, sample in enumerate(samples)],
             finished=self.finished,
             metrics=replace(self.metrics),
             num_cached_tokens=self.num_cached_tokens,
@@ -155,6 +174,7 @@ class OutputProcessor:
         self._requests: dict[str, _Request] = {}
         self._running: dict[str, tuple[_Request, _Sample]] = {}
         self._changed: dict[str, _Request] = {}
+        self._groups: dict[str, _Request] = {}
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -163,7 +183,7 @@ class OutputProcessor:
     @property
     def has_news(self) -> bool:
         """Whether `collect` would return anything."""
-        return bool(self._changed)
+        return any(not request.is_held_back for request in self._changed.values())
 
     def add_request(
         self,
@@ -192,8 +212,10 @@ class OutputProcessor:
         metrics = RequestMetrics(arrival_time_s)
         prompt_logprobs: list[TokenLogprobs | None] | None
         prompt_logprobs = None if params.prompt_logprobs is None else [None]
-        request = _Request(request_id, prompt, ids, samples, metrics, prompt_logprobs)
+        request = _Request(request_id, prompt, ids, params, samples, metrics, prompt_logprobs)
         self._requests[request_id] = request
+        if len(children) > 1:
+            self._groups[request_id] = request
         self._running |= {sample.child.request_id: (request, sample) for sample in samples}
         return children
 
@@ -257,12 +279,27 @@ class OutputProcessor:
     def collect(self) -> list[RequestOutput]:
         """One output for each request that got something new since the last call, then forgets
         the finished ones."""
-        outputs = [request.take() for request in self._changed.values()]
+        outputs = [one.take() for one in self._changed.values() if not one.is_held_back]
         for output in outputs:
             if output.finished:
                 del self._requests[output.request_id]
+                self._groups.pop(output.request_id, None)
         self._changed = {}
         return outputs
+
+    def groups(self) -> list[tuple[str, list[str]]]:
+        """Requests of several samples, with the children of each that have not ended."""
+        return [
+            (name, [one.child.request_id for one in group.samples if one.finish_reason is None])
+            for name, group in self._groups.items()
+        ]
+
+    def note_kv_blocks(self, request_id: str, held: int, unshared: int) -> None:
+        """Records the blocks that a group's children hold together, and what they would hold
+        without sharing, where they would hold the most."""
+        metrics = self._groups[request_id].metrics
+        if unshared > metrics.peak_kv_blocks_unshared:
+            metrics.peak_kv_blocks, metrics.peak_kv_blocks_unshared = held, unshared
 
     def _new_sample(self, child: ChildRequest, prompt_token_ids: Sequence[int]) -> _Sample:
         params = child.sampling_params

@@ -16,6 +16,7 @@ from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
+from infra_lab.engine.forks import Followers
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
 from infra_lab.errors import InvalidRequestError
@@ -69,7 +70,7 @@ class Scheduler:
     One step is `schedule()`, the worker's run, `update_from_output()`, in this order;
     requests may be added and aborted at any moment between these calls. `running` and then
     `waiting` always hold the unfinished requests in order of arrival: a preempted request
-    goes back to the front of `waiting`.
+    goes back to the front of `waiting`. Only followers (see `forks`) stand beside them.
 
     Args:
         choose_victim: index of the running request that gives up its blocks when there are
@@ -91,6 +92,7 @@ class Scheduler:
         self._choose_victim = choose_victim
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, PrefixChain] = {}
+        self._followers = Followers()
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
         self._last_evictions = 0
@@ -99,8 +101,12 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         return bool(self._requests)
 
-    def add_request(self, request: Request) -> None:
+    def add_request(self, request: Request, leader_id: str | None = None) -> None:
         """Queue a request.
+
+        Args:
+            leader_id: an unfinished request of the same prompt, nothing of which is computed yet:
+                this one shall not compute the prompt but fork that one.
 
         Raises:
             InvalidRequestError: it could never run; the others are not touched.
@@ -113,7 +119,10 @@ class Scheduler:
         check_admissible(request, self.config, self.kv_cache, self.max_model_len)
         self._requests[request_id] = request
         self._chains[request_id] = self.kv_cache.new_chain(request.extra_keys)
-        self.waiting.append(request)
+        if leader_id is None:
+            self.waiting.append(request)
+        else:
+            self._followers.add(request, leader_id)
 
     def abort(self, request_id: str) -> bool:
         """End a request whose answer nobody wants; False if it is unknown or has ended."""
@@ -127,7 +136,14 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None:
             return False
-        (self.running if request.status is RequestStatus.RUNNING else self.waiting).remove(request)
+        if request_id in self._followers:
+            self._followers.remove(request)
+        elif request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        if (heir := self._followers.lead_on(request_id)) is not None:
+            self.waiting.appendleft(heir)
         request.status = status
         self._release(request)
         return True
@@ -139,10 +155,11 @@ class Scheduler:
         self._schedule_running(step)
         if not step.preempted_ids:
             self._schedule_waiting(step)
+        self._attach_forks(step)
         self._last_step = step
         self._last_evictions = self.kv_cache.num_evictions - evictions_before
         finished_ids, self._finished_ids = self._finished_ids, []
-        return step.build(finished_ids)
+        return step.build(finished_ids, self.kv_cache.take_block_copies())
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_output: ModelOutput
@@ -153,12 +170,18 @@ class Scheduler:
         """
         updates = []
         for item in scheduler_output.scheduled:
+            forks = self._followers.take_joined(item.forks)
             request = self._requests.get(item.request_id)
-            if request is None or request.status is not RequestStatus.RUNNING:
-                continue
-            update = self._update_request(request, item, model_output)
-            if update.new_token_ids or update.prompt_logprobs:
-                updates.append(update)
+            if request is not None and request.status is RequestStatus.RUNNING:
+                updates.append(self._update_request(request, item, model_output))
+                self._fork(request, forks)
+                self._release_if_finished(request)
+            for fork in reversed(forks):
+                updates.append(self._update_request(fork, item, model_output))
+                self._release_if_finished(fork)
+                if fork.status is RequestStatus.WAITING:  # its leader was aborted meanwhile
+                    self.waiting.appendleft(fork)
+        updates = [update for update in updates if update.new_token_ids or update.prompt_logprobs]
         if any(update.finish_reason for update in updates):
             self.running = [request for request in self.running if not request.is_finished]
         return updates
@@ -167,7 +190,7 @@ class Scheduler:
         usage = self.kv_cache.usage
         return SchedulerStats(
             running=len(self.running),
-            waiting=len(self.waiting),
+            waiting=len(self.waiting) + len(self._followers),
             blocks_used=usage.used,
             blocks_cached=usage.cached,
             blocks_free=usage.free,
@@ -186,8 +209,9 @@ class Scheduler:
                 f"blocks are held by {sorted(self.kv_cache.holders())} but running are "
                 f"{sorted(running)}"
             )
-        queued = running | {request.request_id for request in self.waiting}
-        if queued != set(self._requests) or len(queued) != len(self.running) + len(self.waiting):
+        queued = running | {request.request_id for request in self.waiting} | self._followers.ids
+        places = len(self.running) + len(self.waiting) + len(self._followers)
+        if queued != set(self._requests) or len(queued) != places:
             raise CacheIntegrityError("a request is lost or stands in two queues")
 
     def _schedule_running(self, step: StepBuilder) -> None:
@@ -233,6 +257,31 @@ class Scheduler:
             request.sent_to_worker = True
             request.num_cached_tokens = prefix.num_tokens
             step.introduce(request)
+
+    def _attach_forks(self, step: StepBuilder) -> None:
+        """Followers of the requests whose prompts this step completes take part, or, where
+        max_num_seqs leaves them no room, are queued as requests of their own."""
+        if not self._followers:
+            return
+        room = self.config.max_num_seqs - len(self.running)
+        for item in step.items:
+            if item.samples:
+                followers = self._followers.take(item.request_id)
+                joining, others = followers[:room], followers[room:]
+                for follower in joining:
+                    follower.sent_to_worker = True
+                    step.introduce(follower)
+                room -= len(joining)
+                step.fork(item.request_id, self._followers.join(joining))
+                self.waiting.extendleft(reversed(others))
+
+    def _fork(self, leader: Request, forks: Sequence[Request]) -> None:
+        """Let them hold the leader's blocks and run beside it, in order of arrival."""
+        place = self.running.index(leader) + 1 if forks else 0
+        self.running[place:place] = forks
+        for fork in forks:
+            self.kv_cache.fork(leader.request_id, fork.request_id)
+            fork.status = RequestStatus.RUNNING
 
     def _chunk_size(self, num_remaining: int, step: StepBuilder) -> int:
         cap = self.config.long_prefill_token_threshold
@@ -284,19 +333,22 @@ class Scheduler:
         self, request: Request, item: ScheduledRequest, model_output: ModelOutput
     ) -> RequestUpdate:
         request_id = request.request_id
+        is_running = request.status is RequestStatus.RUNNING
         sampled = model_output.sampled_token_ids.get(request_id, [])
         prompt_logprobs = model_output.prompt_logprobs.get(request_id, [])
         request.num_prompt_logprobs += len(prompt_logprobs)
         kept = request.append(sampled, self.max_model_len, self.kv_cache.capacity_tokens)
         # The newest token is never computed. Of drafted tokens in the step, those beyond it
         # were rejected: what the cache holds for them is not what the request says.
-        computed = item.num_computed_tokens + len(item.token_ids)
-        request.num_computed_tokens = min(computed, request.num_tokens - 1)
-        self.kv_cache.cache_full_blocks(
-            request_id, self._chains[request_id], request.all_token_ids, request.num_computed_tokens
-        )
-        if request.is_finished:
-            self._release(request)
+        if is_running:
+            computed = item.num_computed_tokens + len(item.token_ids)
+            request.num_computed_tokens = min(computed, request.num_tokens - 1)
+            self.kv_cache.cache_full_blocks(
+                request_id,
+                self._chains[request_id],
+                request.all_token_ids,
+                request.num_computed_tokens,
+            )
         return RequestUpdate(
             request=request,
             new_token_ids=kept,
@@ -305,6 +357,10 @@ class Scheduler:
             finish_reason=request.status.finish_reason,
             stop_reason=request.stop_reason,
         )
+
+    def _release_if_finished(self, request: Request) -> None:
+        if request.is_finished:
+            self._release(request)
 
     def _release(self, request: Request) -> None:
         """Forget an ended request; the worker hears of it with the next step."""

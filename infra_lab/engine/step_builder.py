@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from infra_lab.engine.request import Request
-from infra_lab.step import ScheduledRequest, SchedulerOutput
+from infra_lab.step import BlockCopy, ScheduledRequest, SchedulerOutput
 
 
 @dataclass(slots=True)
@@ -26,6 +27,14 @@ class StepBuilder:
         """Let the worker know a request that it has not met."""
         self._new.append(request)
 
+    @property
+    def items(self) -> list[ScheduledRequest]:
+        return list(self._scheduled.values())
+
+    def fork(self, request_id: str, fork_ids: tuple[str, ...]) -> None:
+        """Let these requests sample from the logits of one that is in the step."""
+        self._scheduled[request_id] = replace(self._scheduled[request_id], forks=fork_ids)
+
     def preempt(self, request_id: str) -> None:
         """Note a preemption; if the victim was in the step already, it leaves it and its
         tokens go back to the budget."""
@@ -34,10 +43,13 @@ class StepBuilder:
         if item is not None:
             self.budget += len(item.token_ids)
 
-    def build(self, finished_request_ids: list[str]) -> SchedulerOutput:
+    def build(
+        self, finished_request_ids: list[str], block_copies: Sequence[BlockCopy] = ()
+    ) -> SchedulerOutput:
         return SchedulerOutput(
-            scheduled=list(self._scheduled.values()),
+            scheduled=self.items,
             new_requests=[request.to_new_request() for request in self._new],
             finished_request_ids=finished_request_ids,
             preempted_request_ids=self.preempted_ids,
+            block_copies=list(block_copies),
         )

@@ -16,7 +16,8 @@ class InputBatch:
     """One step's tokens, end to end in the order of `SchedulerOutput.scheduled`.
 
     token_ids, positions: int64 [num_tokens].
-    sample_rows: token rows whose logits are sampled, one for each sampling request, in order.
+    sample_rows: token rows whose logits are sampled, one for each of `sampling_ids`.
+    sampling_ids: the requests that sample, in order; forks share the row of their leader.
     prompt_logprob_rows: for each request that is owed prompt log-probabilities, its rows.
     wanted_rows: the rows of both kinds, ascending: what the model must put out.
     """
@@ -25,6 +26,7 @@ class InputBatch:
     positions: np.ndarray
     metadata: AttentionMetadata
     sample_rows: np.ndarray
+    sampling_ids: list[str]
     prompt_logprob_rows: dict[str, range]
     wanted_rows: np.ndarray
 
@@ -53,13 +55,13 @@ def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> Inp
         slot_mapping=blocks * block_size + positions % block_size,
     )
     prompt_logprob_rows = _prompt_logprob_rows(scheduler_output, query_start_loc)
-    samples = np.array([item.samples for item in scheduled], dtype=bool)
-    sample_rows = query_start_loc[1:][samples] - 1
+    sampling_ids, sample_rows = _sampling(scheduler_output, query_start_loc)
     return InputBatch(
         token_ids=token_ids,
         positions=positions,
         metadata=metadata,
         sample_rows=sample_rows,
+        sampling_ids=sampling_ids,
         prompt_logprob_rows=prompt_logprob_rows,
         wanted_rows=np.unique(
             np.concatenate([sample_rows, *map(np.asarray, prompt_logprob_rows.values())])
@@ -72,6 +74,18 @@ def _pad_block_tables(tables: list[Sequence[int]]) -> np.ndarray:
     for row, table in zip(padded, tables, strict=True):
         row[: len(table)] = table
     return padded
+
+
+def _sampling(
+    scheduler_output: SchedulerOutput, query_start_loc: np.ndarray
+) -> tuple[list[str], np.ndarray]:
+    names: list[str] = []
+    rows: list[int] = []
+    for item, end in zip(scheduler_output.scheduled, query_start_loc[1:].tolist(), strict=True):
+        if item.samples:
+            names += (item.request_id, *item.forks)
+            rows += [end - 1] * (1 + len(item.forks))
+    return names, np.array(rows, dtype=np.int64)
 
 
 def _prompt_logprob_rows(

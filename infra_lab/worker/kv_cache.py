@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from infra_lab.attention.backend import LayerKVCache
 from infra_lab.models.config import ModelConfig
 from infra_lab.native import memory
+from infra_lab.step import BlockCopy
 
 
 def allocate_kv_cache(
@@ -29,3 +32,14 @@ def allocate_kv_cache(
         for cache in caches:
             cache.storage.zero_()
     return caches
+
+
+def copy_blocks(caches: Sequence[LayerKVCache], copies: Sequence[BlockCopy]) -> None:
+    """Copies whole blocks in every layer, as if all sources were read before any is written."""
+    if not copies:
+        return
+    device = caches[0].storage.device
+    sources = torch.tensor([copy.source for copy in copies], device=device)
+    targets = torch.tensor([copy.target for copy in copies], device=device)
+    for cache in caches:
+        cache.storage.index_copy_(0, targets, cache.storage.index_select(0, sources))

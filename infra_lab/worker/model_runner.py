@@ -19,7 +19,7 @@ from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import sample, token_logprobs
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings, TokenLogprobs
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
-from infra_lab.worker.kv_cache import allocate_kv_cache
+from infra_lab.worker.kv_cache import allocate_kv_cache, copy_blocks
 from infra_lab.worker.replayed_layers import ReplayedLayers
 
 # Rows of logits held at once for prompt log-probabilities: a row is vocab_size floats.
@@ -58,6 +58,7 @@ class ModelRunner:
             self._states.pop(request_id, None)
         for request in scheduler_output.new_requests:
             self._states[request.request_id] = SamplingState(request)
+        copy_blocks(self.caches, scheduler_output.block_copies)
         if not scheduler_output.scheduled:
             return ModelOutput()
         started = time.perf_counter()
@@ -73,14 +74,13 @@ class ModelRunner:
             rows = None if all_wanted else self._to_device(wanted)
             hidden = self.model.forward(token_ids, positions, self.backend, self.caches, plan, rows)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
-        samplers = [item.request_id for item in scheduler_output.scheduled if item.samples]
         logits = None
-        if samplers:
+        if batch.sampling_ids:
             logits = self._logits(hidden, np.searchsorted(wanted, batch.sample_rows))
         computed = time.perf_counter()
         output = ModelOutput(prompt_logprobs=prompt_logprobs)
         if logits is not None:
-            self._sample(logits, samplers, output)
+            self._sample(logits, batch.sampling_ids, output)
         finished = time.perf_counter()
         self.timings = StepTimings(
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)

@@ -10,6 +10,7 @@ from infra_lab.cache.block_hash import sha256
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import CachedPrefix, KVCacheManager
 from infra_lab.errors import UsageError
+from infra_lab.step import BlockCopy
 
 BLOCK = 16
 
@@ -197,6 +198,83 @@ def test_a_prefix_is_refused_for_a_request_that_holds_blocks() -> None:
     prefix = manager.find_cached_prefix(manager.new_chain(), list(range(55)))
     with pytest.raises(CacheIntegrityError, match="cannot begin with a prefix"):
         manager.allocate_slots("a", 48, 7, prefix)
+
+
+def test_a_fork_shares_every_block_and_the_first_to_write_gets_a_copy() -> None:
+    manager = KVCacheManager(11, BLOCK)
+    start(manager, "a", list(range(40)))
+    manager.fork("a", "b")
+    manager.fork("a", "c")
+    manager.check_integrity()
+    assert manager.block_ids("b") == manager.block_ids("c") == [1, 2, 3]
+    assert ref_counts(manager)[:4] == [3, 3, 3, 0]
+    assert manager.num_blocks_held("abc") == (3, 9)
+
+    assert manager.allocate_slots("b", 40, 1) == []
+    assert manager.allocate_slots("c", 40, 1) == []
+    assert manager.allocate_slots("a", 40, 1) == []
+    manager.check_integrity()
+    assert manager.block_ids("b") == [1, 2, 4]
+    assert manager.block_ids("c") == [1, 2, 5]
+    assert manager.block_ids("a") == [1, 2, 3], "the last holder writes where the content lies"
+    assert manager.take_block_copies() == [BlockCopy(3, 4), BlockCopy(3, 5)]
+    assert manager.take_block_copies() == []
+    assert manager.num_blocks_held("abc") == (5, 9)
+
+
+def test_where_the_last_block_is_full_nothing_is_copied() -> None:
+    manager = KVCacheManager(11, BLOCK)
+    start(manager, "a", list(range(32)))
+    manager.fork("a", "b")
+    assert manager.allocate_slots("a", 32, 1) == [3]
+    assert manager.allocate_slots("b", 32, 1) == [4]
+    assert manager.take_block_copies() == []
+
+
+def test_a_shared_block_behind_all_content_is_replaced_and_not_copied() -> None:
+    """Blocks of a draft that was rejected hold nothing worth copying."""
+    manager = KVCacheManager(11, BLOCK)
+    manager.allocate_slots("a", 0, 20, num_lookahead_tokens=20)
+    manager.fork("a", "b")
+    assert manager.allocate_slots("b", 16, 20) == []
+    assert manager.block_ids("b") == [1, 4, 5]
+    assert manager.take_block_copies() == []
+    manager.check_integrity()
+
+
+def test_a_copy_that_finds_no_block_changes_nothing() -> None:
+    manager = KVCacheManager(4, BLOCK)
+    start(manager, "a", list(range(40)))
+    manager.fork("a", "b")
+    assert manager.allocate_slots("b", 40, 1) is None
+    assert manager.block_ids("b") == [1, 2, 3]
+    assert manager.take_block_copies() == []
+    manager.free("a")
+    assert manager.allocate_slots("b", 40, 1) == []
+    assert manager.block_ids("b") == [1, 2, 3]
+
+
+def test_a_block_given_up_and_taken_again_in_one_step_gets_its_last_source_only() -> None:
+    manager = KVCacheManager(6, BLOCK)
+    start(manager, "a", list(range(8)))
+    start(manager, "x", list(range(100, 108)))
+    for parent, child in (("a", "b"), ("x", "y")):
+        manager.fork(parent, child)
+    manager.allocate_slots("b", 8, 1)
+    assert manager.block_ids("b") == [3]
+    manager.free("b")
+    start(manager, "rest", list(range(200, 232)))
+    manager.allocate_slots("y", 8, 1)
+    assert manager.block_ids("y") == [3]
+    assert manager.take_block_copies() == [BlockCopy(2, 3)]
+
+
+def test_a_fork_cannot_begin_twice() -> None:
+    manager = KVCacheManager(11, BLOCK)
+    start(manager, "a", list(range(8)))
+    manager.fork("a", "b")
+    with pytest.raises(CacheIntegrityError, match="'b' holds blocks and cannot become a fork"):
+        manager.fork("a", "b")
 
 
 def test_a_block_size_below_one_is_refused() -> None:

@@ -1,9 +1,9 @@
 """A model without weights that drives the scheduler and notices every wrong byte of KV cache.
 
-The next token is a fixed function of all tokens so far. What it "writes" at a slot is the
-digest of the whole prefix up to that position, as a real key or value depends on all earlier
-tokens; before sampling it "reads" the request's every slot back, so a block that is shared
-wrongly, freed too early or not computed is found at once.
+The next token is a fixed function of all tokens so far, and of the request's seed. What it
+"writes" at a slot is the digest of the whole prefix up to that position, as a real key or value
+depends on all earlier tokens; before sampling it "reads" the request's every slot back, so a block
+that is shared wrongly, freed too early or not computed is found at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import RequestUpdate, Scheduler
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import (
+    BlockCopy,
     ModelOutput,
     NewRequest,
     ScheduledRequest,
@@ -36,8 +37,8 @@ def digests(token_ids: Sequence[int]) -> list[int]:
     return result
 
 
-def next_token(token_ids: Sequence[int]) -> int:
-    return digests(token_ids)[-1] % 7919 % VOCABULARY
+def next_token(token_ids: Sequence[int], seed: int = 0) -> int:
+    return digests([*token_ids, *[seed] * (seed > 0)])[-1] % 7919 % VOCABULARY
 
 
 def prompt_logprob(token_ids: Sequence[int]) -> TokenLogprobs:
@@ -51,11 +52,12 @@ def generate_alone(
     eos_token_ids: frozenset[int],
     max_model_len: int,
     kv_capacity_tokens: int,
+    seed: int = 0,
 ) -> tuple[list[int], str]:
     """What a request must yield whatever shares its batch: output ids and finish reason."""
     tokens = list(prompt)
     while True:
-        tokens.append(next_token(tokens))
+        tokens.append(next_token(tokens, seed))
         output = tokens[len(prompt) :]
         if len(output) >= params.min_tokens:
             if tokens[-1] in eos_token_ids and not params.ignore_eos:
@@ -85,6 +87,7 @@ class FakeModel:
             assert new.request_id not in self.known, "a request was introduced twice"
             self.known[new.request_id] = new
             self.tokens[new.request_id] = list(new.prompt_token_ids)
+        self._copy(step.block_copies)
         for item in step.scheduled:
             self._write(item)
         output = ModelOutput()
@@ -92,6 +95,20 @@ class FakeModel:
             self._read(item)
             self._sample(item, output)
         return output
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        """All are read before any is written; what was never written stays unknown."""
+        targets = [copy.target for copy in copies]
+        assert len(set(targets)) == len(targets)
+        read = []
+        for copy in copies:
+            for offset in range(self.block_size):
+                content = self.kv.get(copy.source * self.block_size + offset)
+                read.append((copy.target * self.block_size + offset, content))
+        for slot, content in read:
+            self.kv.pop(slot, None)
+            if content is not None:
+                self.kv[slot] = content
 
     def _slot(self, item: ScheduledRequest, position: int) -> int:
         block_id = item.block_ids[position // self.block_size]
@@ -124,12 +141,15 @@ class FakeModel:
             output.prompt_logprobs[item.request_id] = [
                 prompt_logprob(tokens[: p + 2]) for p in range(item.prompt_logprobs_from, end)
             ]
-        if item.samples:
-            sampled = []
+        if not item.samples:
+            return
+        for request_id in (item.request_id, *item.forks):
+            assert self.tokens[request_id][: len(tokens)] == tokens, "a fork has other tokens"
+        for request_id in (*item.forks, item.request_id):
+            own, seed = self.tokens[request_id], self.known[request_id].seed
             for _ in range(self.tokens_per_step):
-                tokens.append(next_token(tokens))
-                sampled.append(tokens[-1])
-            output.sampled_token_ids[item.request_id] = sampled
+                own.append(next_token(own, seed))
+            output.sampled_token_ids[request_id] = own[-self.tokens_per_step :]
 
 
 class ScriptedModel:

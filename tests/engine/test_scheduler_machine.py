@@ -7,7 +7,7 @@ every request finishes or is refused, and each yields what it would have yielded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -57,6 +57,7 @@ class Tracked:
 
     request: Request
     order: int
+    follows: bool = False
     finish_reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +124,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._add(prompt, sampling, None)
         self._add(prompt, sampling, None)
 
+    @rule(prompt=prompts, sampling=params, salt=st.sampled_from([None, "x"]), n=st.integers(2, 4))
+    def add_group(
+        self, prompt: list[int], sampling: SamplingParams, salt: str | None, n: int
+    ) -> None:
+        """Samples of one prompt, each with a seed of its own."""
+        leader = self._add(prompt, sampling, salt, seed=1)
+        for seed in range(2, n + 1):
+            if leader is not None:
+                own = replace(sampling, prompt_logprobs=None)
+                self._add(prompt, own, salt, seed, leader.request_id)
+
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
         for _ in range(count):
@@ -149,7 +161,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def requests_stand_in_order_of_arrival(self) -> None:
         queue = [*self.scheduler.running, *self.scheduler.waiting]
-        order = [self.tracked[request.request_id].order for request in queue]
+        tracked = [self.tracked[request.request_id] for request in queue]
+        order = [one.order for one in tracked if not one.follows]
         assert order == sorted(order) or not self.keeps_order
 
     def teardown(self) -> None:
@@ -165,11 +178,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         for tracked in self.tracked.values():
             self._check_output(tracked)
 
-    def _add(self, prompt: list[int], sampling: SamplingParams, salt: str | None) -> None:
+    def _add(
+        self,
+        prompt: list[int],
+        sampling: SamplingParams,
+        salt: str | None,
+        seed: int = 0,
+        leader_id: str | None = None,
+    ) -> Request | None:
         request = Request(
             f"r{len(self.tracked)}",
             prompt,
             sampling,
+            seed,
             eos_token_ids=frozenset({EOS}),
             cache_salt=salt,
         )
@@ -177,12 +198,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.config.enable_chunked_prefill:
             limits.append(self.config.max_num_batched_tokens)
         try:
-            self.scheduler.add_request(request)
+            self.scheduler.add_request(request, leader_id)
         except InvalidRequestError:
             assert not 1 <= len(prompt) <= min(limits)
-        else:
-            assert 1 <= len(prompt) <= min(limits)
-            self.tracked[request.request_id] = Tracked(request, len(self.tracked))
+            return None
+        assert 1 <= len(prompt) <= min(limits)
+        order, follows = len(self.tracked), leader_id is not None
+        self.tracked[request.request_id] = Tracked(request, order, follows)
+        return request
 
     def _abort(self, request_id: str) -> None:
         tracked = self.tracked[request_id]
@@ -229,6 +252,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             request.eos_token_ids,
             MAX_MODEL_LEN,
             self.kv_cache.capacity_tokens,
+            request.seed,
         )
         assert request.output_token_ids == tracked.token_ids
         assert request.status.finish_reason == tracked.finish_reason
