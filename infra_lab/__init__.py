@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from infra_lab.engine.engine_core import EngineCore
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import CompletionOutput, RequestOutput
-    from infra_lab.sampling_params import SamplingParams
+    from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "BeamSearchParams",
     "CompletionOutput",
     "EngineConfig",
     "EngineCore",
@@ -32,6 +33,7 @@ __all__ = [
 _HOME_OF = {
     "LLM": "infra_lab.engine.llm",
     "EngineCore": "infra_lab.engine.engine_core",
+    "BeamSearchParams": "infra_lab.sampling_params",
     "SamplingParams": "infra_lab.sampling_params",
     "EngineConfig": "infra_lab.config",
     "RequestOutput": "infra_lab.outputs",

@@ -20,6 +20,7 @@ class CompletionOutput:
         finish_reason: None while running, then "stop", "length", "abort" or "error".
         stop_reason: the stop string or stop token id that ended it; None for EOS or length.
         logprobs: one entry per token id where asked for.
+        score: of a beam: cumulative_logprob / (output tokens) ** length_penalty.
     """
 
     index: int
@@ -29,6 +30,7 @@ class CompletionOutput:
     new_token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     cumulative_logprob: float | None = None
+    score: float | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 

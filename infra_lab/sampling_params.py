@@ -20,6 +20,7 @@ from infra_lab.errors import InvalidRequestError
 
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
+MAX_BEAM_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,64 @@ class SamplingParams:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchParams:
+    """Beam search: deterministic, so none of what shapes a random choice belongs here.
+
+    Attributes:
+        beam_width: continuations kept after every token, 1 to 64.
+        n: of those that are finished, how many to give back, best first; None is all.
+        max_tokens: most output tokens of each, at least 1.
+        length_penalty: a score is the summed log-probability over (output tokens) to this power:
+            above 0 favours long outputs, below 0 short ones.
+        early_stopping: True stops as soon as beam_width continuations have ended; False when the
+            likeliest unfinished one, at its present length, cannot beat the worst of them;
+            "never" when it could not even at max_tokens.
+        ignore_eos: whether to go on after an end-of-sequence token.
+        skip_special_tokens: whether special tokens are left out of the text.
+    """
+
+    beam_width: int = 4
+    n: int | None = None
+    max_tokens: int = 16
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        width = _integer("beam_width", self.beam_width, 1, MAX_BEAM_WIDTH)
+        object.__setattr__(self, "beam_width", width)
+        n = width if self.n is None else _integer("n", self.n, 1, width, todo="raise beam_width")
+        object.__setattr__(self, "n", n)
+        object.__setattr__(self, "max_tokens", _integer("max_tokens", self.max_tokens, 1))
+        penalty = _number("length_penalty", self.length_penalty, -100, 100, todo="give e.g. 1")
+        object.__setattr__(self, "length_penalty", penalty)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            _refuse("early_stopping", self.early_stopping, 'true, false or "never"', "give one")
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                _refuse(name, getattr(self, name), "true or false", "give a bool")
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> BeamSearchParams:
+        """Builds parameters from a mapping such as a decoded JSON object.
+
+        One of random sampling is refused by name, and so is an unknown one.
+        """
+        known = [field.name for field in fields(cls)]
+        sampling = {field.name for field in fields(SamplingParams)}
+        for name in parameters:
+            if name in sampling and name not in known:
+                raise InvalidRequestError(
+                    f"beam search takes no {name}: it follows the likeliest continuations; leave "
+                    f"{name} out, or sample without beam_width"
+                )
+            if name not in known:
+                raise InvalidRequestError(_unknown_parameter(name, known))
+        return cls(**parameters)
 
 
 def _refuse(name: str, value: object, wanted: str, todo: str) -> NoReturn:

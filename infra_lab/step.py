@@ -17,6 +17,8 @@ class NewRequest:
     """What a worker must know once about a request, sent with its first scheduled tokens.
 
     `seed` is always set: the request's own, or one drawn by the engine at admission.
+    `num_candidates` likeliest tokens are reported of every position that is sampled, for a beam
+    search to choose from; 0 where the sampling parameters alone decide what is reported.
     """
 
     request_id: str
@@ -24,6 +26,7 @@ class NewRequest:
     sampling_params: SamplingParams
     seed: int
     eos_token_ids: frozenset[int] = frozenset()
+    num_candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)

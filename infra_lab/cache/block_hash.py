@@ -101,6 +101,12 @@ class PrefixChain:
         """Put an equal key in the place of our own, so that later comparisons are by identity."""
         self._keys[index] = key
 
+    def copy(self) -> PrefixChain:
+        """A chain of its own for a request with the same tokens so far."""
+        chain = PrefixChain(self._block_size, self._extra_keys, self._hash_function)
+        chain._keys = self._keys.copy()
+        return chain
+
     def _append(self, token_ids: Sequence[int]) -> None:
         start = len(self._keys) * self._block_size
         tokens = tuple(token_ids[start : start + self._block_size])

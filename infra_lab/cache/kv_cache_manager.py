@@ -8,7 +8,7 @@ copy (copy-on-write). It knows block ids only; the tensors belong to the worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra_lab.cache.block_hash import ExtraKeys, HashFunction, PrefixChain, sha256
@@ -155,6 +155,20 @@ class KVCacheManager:
         table = self._tables[parent_id].fork()
         self.pool.touch(table.blocks)
         self._tables[child_id] = table
+
+    def reassign(self, parents: Mapping[str, str]) -> None:
+        """Let requests hold what others hold now (child: parent), all at once, and give back what
+        they held. A child whose parent holds nothing holds nothing then."""
+        tables = {
+            child: self._tables[parent].fork()
+            for child, parent in parents.items()
+            if parent in self._tables
+        }
+        for table in tables.values():
+            self.pool.touch(table.blocks)
+        for child in parents:
+            self.free(child)
+        self._tables |= tables
 
     def take_block_copies(self) -> list[BlockCopy]:
         """What the next step must copy before it writes anything, once.

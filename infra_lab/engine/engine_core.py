@@ -15,6 +15,7 @@ from typing import Protocol
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
+from infra_lab.engine.beam_search import BeamGroup, candidates_of
 from infra_lab.engine.event_log import (
     BatchEntry,
     EventLog,
@@ -22,12 +23,14 @@ from infra_lab.engine.event_log import (
     RequestFinished,
     StepEvent,
 )
-from infra_lab.engine.input_processor import InputProcessor
+from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.request import Request, RequestStatus
-from infra_lab.engine.scheduler import RequestUpdate, Scheduler
+from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.updates import RequestUpdate
+from infra_lab.errors import InvalidRequestError
 from infra_lab.outputs import RequestOutput
-from infra_lab.sampling_params import SamplingParams
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
 
 logger = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class EngineCore:
         self._output_processor = output_processor
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[str, Request] = {}
+        self._beam_groups: dict[str, BeamGroup] = {}
         self._random = random.Random(config.seed)
         self._num_steps = 0
 
@@ -76,9 +80,14 @@ class EngineCore:
         return self.scheduler.has_unfinished_requests or self._output_processor.has_news
 
     def validate(
-        self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        sampling_params: SamplingParams | BeamSearchParams | None = None,
     ) -> None:
         """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
+        if isinstance(sampling_params, BeamSearchParams):
+            self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0)
+            return
         processed = self._input_processor.process(prompt, sampling_params)
         params = processed.sampling_params
         self._check(Request("(unnamed)", processed.prompt_token_ids, params))
@@ -87,19 +96,23 @@ class EngineCore:
         self,
         request_id: str,
         prompt: str | Sequence[int],
-        sampling_params: SamplingParams | None = None,
+        sampling_params: SamplingParams | BeamSearchParams | None = None,
         cache_salt: str | None = None,
     ) -> None:
         """Queues a prompt (text or token ids); its outputs come out of `step`.
 
         Args:
             request_id: any name that no unfinished request has.
+            sampling_params: with BeamSearchParams there is one output, when the search has ended.
             cache_salt: requests share cached prefixes only with those of the same salt.
 
         Raises:
             InvalidRequestError: this request can never run; nothing else is affected.
         """
         arrival = time.monotonic()
+        if isinstance(sampling_params, BeamSearchParams):
+            self._add_beam_search(request_id, prompt, sampling_params, cache_salt, arrival)
+            return
         processed = self._input_processor.process(prompt, sampling_params)
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
         self._check(Request(request_id, token_ids, params))
@@ -131,6 +144,7 @@ class EngineCore:
         children = self._output_processor.abort(request_id)
         for child_id in children:
             self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+        self._drop_beams(request_id)
         return bool(children)
 
     def step(self) -> list[RequestOutput]:
@@ -161,6 +175,8 @@ class EngineCore:
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
+        for group in self.scheduler.take_finished_beams():
+            self._apply_beams(group, executed)
         if self.event_log.enabled:
             self._log_step(scheduler_output, updates, started, scheduled, executed)
         self._num_steps += 1
@@ -181,11 +197,105 @@ class EngineCore:
         elif update.finish_reason is not None:
             self._requests.pop(child_id, None)
 
+    def _add_beam_search(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: BeamSearchParams,
+        cache_salt: str | None,
+        arrival: float,
+    ) -> None:
+        group, processed = self._beam_group(request_id, prompt, params, cache_salt, arrival)
+        token_ids, given = processed.prompt_token_ids, processed.sampling_params
+        self._output_processor.add_request(request_id, processed.prompt, token_ids, given, arrival)
+        self.scheduler.add_beam_group(group)
+        self._beam_groups[request_id] = group
+        self._requests |= {branch.request_id: branch for branch in group.branches}
+        if self.event_log.enabled:
+            self.event_log.append(
+                RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, given.n)
+            )
+
+    def _beam_group(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: BeamSearchParams,
+        cache_salt: str | None,
+        arrival: float,
+    ) -> tuple[BeamGroup, ProcessedInput]:
+        scheduler = self.scheduler
+        given = SamplingParams(
+            n=params.n or 1,
+            max_tokens=params.max_tokens,
+            logprobs=0,
+            skip_special_tokens=params.skip_special_tokens,
+        )
+        processed = self._input_processor.process(prompt, given)
+        num_prompt = len(processed.prompt_token_ids)
+        num_candidates = candidates_of(params.beam_width, len(self._eos_token_ids))
+        if num_candidates > self._input_processor.vocab_size:
+            raise InvalidRequestError(
+                f"beam_width={params.beam_width} looks at {num_candidates} tokens a step and the "
+                f"vocabulary has {self._input_processor.vocab_size}: lower beam_width"
+            )
+        greedy = SamplingParams(temperature=0.0, max_tokens=params.max_tokens, ignore_eos=True)
+        group = BeamGroup(
+            request_id,
+            params,
+            [
+                Request(
+                    f"{request_id}#beam{index}",
+                    list(processed.prompt_token_ids),
+                    greedy,
+                    arrival_time=arrival,
+                    cache_salt=cache_salt,
+                )
+                for index in range(params.beam_width)
+            ],
+            self._eos_token_ids,
+            min(
+                params.max_tokens,
+                scheduler.max_model_len - num_prompt,
+                scheduler.kv_cache.capacity_tokens - num_prompt + 1,
+            ),
+        )
+        for branch in group.branches:
+            branch.beam_group = group
+        self._check(group.branches[0])
+        return group, processed
+
+    def _apply_beams(self, group: BeamGroup, now: float) -> None:
+        """The best hypotheses become the samples of the request."""
+        for child_id, hypothesis in zip(
+            self._output_processor.children(group.request_id), group.best, strict=True
+        ):
+            self._output_processor.process(
+                child_id,
+                hypothesis.token_ids,
+                now,
+                logprobs=hypothesis.entries,
+                finish_reason=hypothesis.finish_reason,
+                score=hypothesis.score,
+            )
+        self._drop_beams(group.request_id)
+
+    def _drop_beams(self, request_id: str) -> None:
+        group = self._beam_groups.pop(request_id, None)
+        if group is not None:
+            self.scheduler.finish(group.branches[0].request_id, RequestStatus.FINISHED_ABORTED)
+            for branch in group.branches:
+                self._requests.pop(branch.request_id, None)
+
     def _fail(self, scheduler_output: SchedulerOutput, error: Exception) -> None:
         message = f"the step that computed this request failed: {type(error).__name__}: {error}"
         for item in scheduler_output.scheduled:
-            for child_id in self._output_processor.fail(item.request_id, message):
+            request = self._requests.get(item.request_id)
+            group = request.beam_group if request else None
+            name = group.request_id if group else item.request_id
+            for child_id in self._output_processor.fail(name, message):
                 self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+            self._drop_beams(name)
 
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)
@@ -200,13 +310,23 @@ class EngineCore:
 
     def _note_scheduled(self, scheduler_output: SchedulerOutput, now: float) -> None:
         for new in scheduler_output.new_requests:
-            cached = self._requests[new.request_id].num_cached_tokens
-            self._output_processor.note_scheduled(new.request_id, now, cached)
+            request = self._requests[new.request_id]
+            self._output_processor.note_scheduled(
+                self._shown_id(request), now, request.num_cached_tokens
+            )
         for request_id in scheduler_output.preempted_request_ids:
-            self._output_processor.note_preempted(request_id)
+            self._output_processor.note_preempted(self._shown_id(self._requests[request_id]))
         for request_id, child_ids in self._output_processor.groups():
+            if (group := self._beam_groups.get(request_id)) is not None:
+                child_ids = [branch.request_id for branch in group.branches]
             held, unshared = self.scheduler.kv_cache.num_blocks_held(child_ids)
             self._output_processor.note_kv_blocks(request_id, held, unshared)
+
+    def _shown_id(self, request: Request) -> str:
+        """The child that the output processor knows it by."""
+        if request.beam_group is None:
+            return request.request_id
+        return self._output_processor.children(request.beam_group.request_id)[0]
 
     def _log_step(
         self,

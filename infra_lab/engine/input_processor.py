@@ -50,7 +50,7 @@ class InputProcessor:
         self, tokenizer: TextTokenizer | None, vocab_size: int, max_model_len: int
     ) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._max_model_len = max_model_len
 
     def process(
@@ -107,10 +107,10 @@ class InputProcessor:
                 f"prompt token {position} is {item!r} ({type(item).__name__}): "
                 f"give integers as token ids"
             )
-        if not 0 <= token_id < self._vocab_size:
+        if not 0 <= token_id < self.vocab_size:
             raise InvalidRequestError(
                 f"prompt token {position} is id {token_id}, outside the vocabulary: "
-                f"ids of this model go from 0 to {self._vocab_size - 1}"
+                f"ids of this model go from 0 to {self.vocab_size - 1}"
             )
         return token_id
 
@@ -122,17 +122,17 @@ class InputProcessor:
         named = {"logit_bias": params.logit_bias or (), "stop_token_ids": params.stop_token_ids}
         for name, ids in named.items():
             for token_id in ids:
-                if token_id >= self._vocab_size:
+                if token_id >= self.vocab_size:
                     raise InvalidRequestError(
                         f"{name} names token id {token_id}, outside the vocabulary: "
-                        f"ids of this model go from 0 to {self._vocab_size - 1}"
+                        f"ids of this model go from 0 to {self.vocab_size - 1}"
                     )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name)
-            if count is not None and count > self._vocab_size:
+            if count is not None and count > self.vocab_size:
                 raise InvalidRequestError(
                     f"{name}={count} asks for more tokens than the vocabulary has: "
-                    f"give at most {self._vocab_size}"
+                    f"give at most {self.vocab_size}"
                 )
 
     def _fitted(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:

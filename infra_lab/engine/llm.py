@@ -20,9 +20,10 @@ from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.store import resolve
 from infra_lab.models.tokenizer import load_tokenizer
 from infra_lab.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from infra_lab.sampling_params import SamplingParams
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = str | Sequence[int]
+Params = SamplingParams | BeamSearchParams
 Message = Mapping[str, Any]
 
 
@@ -56,7 +57,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
         *,
         use_progress: bool = False,
         skip_invalid: bool = False,
@@ -94,7 +95,7 @@ class LLM:
         return outputs
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: Params | None = None
     ) -> Iterator[RequestOutput]:
         """Completes one prompt, giving its state after every step that brought something.
 
@@ -111,7 +112,7 @@ class LLM:
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
         *,
         use_progress: bool = False,
     ) -> list[RequestOutput]:
@@ -160,9 +161,7 @@ class LLM:
                 self.engine.abort(request_id)
         return done
 
-    def _refusals(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
-    ) -> dict[int, str]:
+    def _refusals(self, prompts: Sequence[Prompt], params: Sequence[Params]) -> dict[int, str]:
         refused = {}
         for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
             try:
@@ -198,11 +197,11 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _params_for(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-) -> list[SamplingParams]:
+    prompts: Sequence[Prompt], params: Params | Sequence[Params] | None
+) -> list[Params]:
     if params is None:
         params = SamplingParams()
-    if isinstance(params, SamplingParams):
+    if isinstance(params, SamplingParams | BeamSearchParams):
         return [params] * len(prompts)
     if isinstance(params, (str, Mapping)) or not isinstance(params, Sequence):
         raise InvalidRequestError(

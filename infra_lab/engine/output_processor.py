@@ -61,6 +61,7 @@ class _Sample:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     cumulative_logprob: float = 0.0
+    score: float | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     num_given_chars: int = 0
@@ -111,6 +112,7 @@ class _Sample:
             new_token_ids=self.token_ids[self.num_given_tokens :],
             logprobs=list(self.logprobs) if reports_logprobs else None,
             cumulative_logprob=self.cumulative_logprob if reports_logprobs else None,
+            score=self.score,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
@@ -242,6 +244,7 @@ class OutputProcessor:
         prompt_logprobs: Sequence[TokenLogprobs] = (),
         finish_reason: str | None = None,
         stop_reason: str | int | None = None,
+        score: float | None = None,
     ) -> bool:
         """Takes what one step gave one child.
 
@@ -252,6 +255,7 @@ class OutputProcessor:
         if child_id not in self._running:
             return False
         request, sample = self._running[child_id]
+        sample.score = score
         if request.prompt_logprobs is not None:
             request.prompt_logprobs += prompt_logprobs
         must_finish = self._add_tokens(sample, new_token_ids, logprobs, finish_reason)
@@ -286,6 +290,10 @@ class OutputProcessor:
                 self._groups.pop(output.request_id, None)
         self._changed = {}
         return outputs
+
+    def children(self, request_id: str) -> list[str]:
+        """The children of an unfinished request, in order."""
+        return [sample.child.request_id for sample in self._requests[request_id].samples]
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """Requests of several samples, with the children of each that have not ended."""

@@ -9,10 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from infra_lab.cache.block_hash import ExtraKeys
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import NewRequest
+
+if TYPE_CHECKING:
+    from infra_lab.engine.beam_search import BeamGroup
 
 KV_CACHE_FULL = "kv_cache_full"
 
@@ -37,7 +41,8 @@ class Request:
     """A prompt and what has been generated from it.
 
     Attributes:
-        all_token_ids: prompt and output, in order; only ever appended to.
+        all_token_ids: prompt and output, in order; only ever appended to, but for a beam's.
+        beam_group: the beam search that it is a branch of.
         num_computed_tokens: leading tokens whose keys and values are in the KV cache.
         num_cached_tokens: tokens of its first scheduling that the prefix cache supplied.
         num_prompt_logprobs: prompt log-probabilities delivered so far, of
@@ -59,6 +64,7 @@ class Request:
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0
     sent_to_worker: bool = False
+    beam_group: BeamGroup | None = None
     output_token_ids: list[int] = field(default_factory=list)
     all_token_ids: list[int] = field(init=False)
 
@@ -116,6 +122,16 @@ class Request:
                 break
         return kept
 
+    @property
+    def awaits_others(self) -> bool:
+        """Whether it is a beam that has nothing to compute until its siblings have caught up."""
+        return self.beam_group is not None and self.beam_group.has_offered(self)
+
+    def become(self, other: Request) -> None:
+        """Take over what another branch of the same beam search has generated."""
+        self.output_token_ids = other.output_token_ids.copy()
+        self.all_token_ids = other.all_token_ids.copy()
+
     def to_new_request(self) -> NewRequest:
         return NewRequest(
             self.request_id,
@@ -123,6 +139,7 @@ class Request:
             self.sampling_params,
             self.seed,
             self.eos_token_ids,
+            self.beam_group.num_candidates if self.beam_group else 0,
         )
 
     def _check_end(self, token_id: int, max_model_len: int, kv_capacity_tokens: int) -> None:

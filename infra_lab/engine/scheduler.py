@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from infra_lab.cache.block_hash import PrefixChain
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
+from infra_lab.engine.beam_branches import BeamBranches, Queues
+from infra_lab.engine.beam_search import BeamGroup
 from infra_lab.engine.forks import Followers
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
+from infra_lab.engine.updates import RequestUpdate, SchedulerStats
 from infra_lab.errors import InvalidRequestError
-from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput, TokenLogprobs
+from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
 VictimPolicy = Callable[[Sequence[Request]], int]
 
@@ -28,40 +30,6 @@ VictimPolicy = Callable[[Sequence[Request]], int]
 def last_admitted(running: Sequence[Request]) -> int:
     """First come, first served: the request that was admitted last gives way."""
     return len(running) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RequestUpdate:
-    """What one step brought for one request.
-
-    `new_token_ids` ends with the token that stopped the request, if one did; `logprobs` has
-    one entry for each of them where asked for. `prompt_logprobs` continues where the last
-    update's ended: over all updates, one entry per prompt token but the first.
-    """
-
-    request: Request
-    new_token_ids: list[int]
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """The state after the last call of `schedule()`, and what that call did.
-
-    `prefix_hit_tokens`, `evictions` and `preempted_request_ids` count that one step.
-    """
-
-    running: int
-    waiting: int
-    blocks_used: int
-    blocks_cached: int
-    blocks_free: int
-    prefix_hit_tokens: int = 0
-    evictions: int = 0
-    preempted_request_ids: tuple[str, ...] = ()
 
 
 class Scheduler:
@@ -93,6 +61,8 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, PrefixChain] = {}
         self._followers = Followers()
+        self._queues = Queues(self.running, self.waiting, self._followers)
+        self._beams = BeamBranches(self._queues, kv_cache, self._chains, config.max_num_seqs)
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
         self._last_evictions = 0
@@ -124,6 +94,20 @@ class Scheduler:
         else:
             self._followers.add(request, leader_id)
 
+    def add_beam_group(self, group: BeamGroup) -> None:
+        """Queue a beam search; its end is told by `take_finished_beams`.
+
+        Raises InvalidRequestError as `add_request` does.
+        """
+        first, *others = group.branches
+        self.add_request(first)
+        for branch in others:
+            self.add_request(branch, leader_id=group.request_id)
+
+    def take_finished_beams(self) -> list[BeamGroup]:
+        """The beam searches that ended since the last call."""
+        return self._beams.take_finished()
+
     def abort(self, request_id: str) -> bool:
         """End a request whose answer nobody wants; False if it is unknown or has ended."""
         return self.finish(request_id, RequestStatus.FINISHED_ABORTED)
@@ -131,17 +115,18 @@ class Scheduler:
     def finish(self, request_id: str, status: RequestStatus) -> bool:
         """End a request from outside, as for a stop string found in its text.
 
-        False if it is unknown or has ended already.
+        False if it is unknown or has ended already. A beam search ends as a whole.
         """
         request = self._requests.get(request_id)
         if request is None:
             return False
-        if request_id in self._followers:
-            self._followers.remove(request)
-        elif request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        else:
-            self.waiting.remove(request)
+        if request.beam_group is not None:
+            for branch in request.beam_group.branches:
+                self._queues.leave(branch)
+                branch.status = status
+                self._release(branch)
+            return True
+        self._queues.leave(request)
         if (heir := self._followers.lead_on(request_id)) is not None:
             self.waiting.appendleft(heir)
         request.status = status
@@ -154,6 +139,10 @@ class Scheduler:
         evictions_before = self.kv_cache.num_evictions
         self._schedule_running(step)
         if not step.preempted_ids:
+            self._schedule_waiting(step)
+        while not step.items and (index := self._beams.idle_index()) is not None:
+            # Nothing can be computed while beams that wait for their siblings hold the blocks.
+            self._preempt(self.running.pop(index), step)
             self._schedule_waiting(step)
         self._attach_forks(step)
         self._last_step = step
@@ -172,7 +161,10 @@ class Scheduler:
         for item in scheduler_output.scheduled:
             forks = self._followers.take_joined(item.forks)
             request = self._requests.get(item.request_id)
-            if request is not None and request.status is RequestStatus.RUNNING:
+            if request is not None and request.beam_group is not None:
+                if self._beams.update(request, item, model_output):
+                    self.finish(item.request_id, RequestStatus.FINISHED_STOPPED)
+            elif request is not None and request.status is RequestStatus.RUNNING:
                 updates.append(self._update_request(request, item, model_output))
                 self._fork(request, forks)
                 self._release_if_finished(request)
@@ -183,7 +175,7 @@ class Scheduler:
                     self.waiting.appendleft(fork)
         updates = [update for update in updates if update.new_token_ids or update.prompt_logprobs]
         if any(update.finish_reason for update in updates):
-            self.running = [request for request in self.running if not request.is_finished]
+            self.running[:] = [request for request in self.running if not request.is_finished]
         return updates
 
     def stats(self) -> SchedulerStats:
@@ -218,9 +210,14 @@ class Scheduler:
         index = 0
         while index < len(self.running) and step.budget > 0:
             request = self.running[index]
+            if request.awaits_others:
+                index += 1
+                continue
             num_new = self._chunk_size(request.num_tokens - request.num_computed_tokens, step)
             while self._allocate(request, num_new) is None:
-                victim_index = self._choose_victim(self.running)
+                victim_index = self._beams.idle_index()
+                if victim_index is None:
+                    victim_index = self._choose_victim(self.running)
                 victim = self.running.pop(victim_index)
                 self._preempt(victim, step)
                 if victim is request:
@@ -228,6 +225,7 @@ class Scheduler:
                 if victim_index < index:
                     index -= 1
             else:
+                self._introduce(request, step)
                 step.add(self._share(request, num_new))
                 index += 1
 
@@ -254,8 +252,12 @@ class Scheduler:
         step.prefix_hit_tokens += prefix.num_tokens
         self.running.append(request)
         if not request.sent_to_worker:
-            request.sent_to_worker = True
             request.num_cached_tokens = prefix.num_tokens
+        self._introduce(request, step)
+
+    def _introduce(self, request: Request, step: StepBuilder) -> None:
+        if not request.sent_to_worker:
+            request.sent_to_worker = True
             step.introduce(request)
 
     def _attach_forks(self, step: StepBuilder) -> None:
@@ -269,8 +271,7 @@ class Scheduler:
                 followers = self._followers.take(item.request_id)
                 joining, others = followers[:room], followers[room:]
                 for follower in joining:
-                    follower.sent_to_worker = True
-                    step.introduce(follower)
+                    self._introduce(follower, step)
                 room -= len(joining)
                 step.fork(item.request_id, self._followers.join(joining))
                 self.waiting.extendleft(reversed(others))
@@ -327,7 +328,10 @@ class Scheduler:
         victim.status = RequestStatus.PREEMPTED
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
-        self.waiting.appendleft(victim)
+        if victim.awaits_others:
+            self._beams.hold(victim)
+        else:
+            self.waiting.appendleft(victim)
 
     def _update_request(
         self, request: Request, item: ScheduledRequest, model_output: ModelOutput

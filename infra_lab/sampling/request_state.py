@@ -17,6 +17,7 @@ class SamplingState:
     def __init__(self, request: NewRequest) -> None:
         self.params: SamplingParams = request.sampling_params
         self.seed = request.seed
+        self.num_candidates = request.num_candidates
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.prompt_token_ids = request.prompt_token_ids
         self.output_counts: Counter[int] = Counter()
@@ -27,6 +28,11 @@ class SamplingState:
         self.seen_token_ids: set[int] = (
             set(request.prompt_token_ids) if self.params.repetition_penalty != 1.0 else set()
         )
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likeliest tokens to report of each sampled position; None for no report."""
+        return self.num_candidates or self.params.logprobs
 
     def append(self, token_id: int) -> None:
         self.num_output_tokens += 1

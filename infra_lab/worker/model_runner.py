@@ -95,12 +95,12 @@ class ModelRunner:
     def _sample(self, logits: torch.Tensor, request_ids: list[str], output: ModelOutput) -> None:
         states = [self._states[request_id] for request_id in request_ids]
         token_ids = sample(logits, states)
-        wanted = [i for i, state in enumerate(states) if state.params.logprobs is not None]
+        wanted = [i for i, state in enumerate(states) if state.num_logprobs is not None]
         if wanted:
             reported = token_logprobs(
                 logits[wanted],
                 [token_ids[i] for i in wanted],
-                [states[i].params.logprobs or 0 for i in wanted],
+                [states[i].num_logprobs or 0 for i in wanted],
             )
             for i, entry in zip(wanted, reported, strict=True):
                 output.logprobs[request_ids[i]] = [entry]

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.request import Request
-from infra_lab.engine.scheduler import RequestUpdate, Scheduler
+from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.updates import RequestUpdate
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import (
     BlockCopy,

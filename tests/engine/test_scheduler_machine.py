@@ -23,7 +23,8 @@ from infra_lab.cache.block_hash import sha256
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.request import Request, RequestStatus
-from infra_lab.engine.scheduler import RequestUpdate, Scheduler, last_admitted
+from infra_lab.engine.scheduler import Scheduler, last_admitted
+from infra_lab.engine.updates import RequestUpdate
 from infra_lab.errors import InvalidRequestError
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import SchedulerOutput
