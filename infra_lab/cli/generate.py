@@ -27,14 +27,17 @@ from infra_lab.cli.options import (
 )
 from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, read_prompt
 from infra_lab.cli.terminal import make_console, print_json
-from infra_lab.errors import InfraLabError
+from infra_lab.errors import InfraLabError, UsageError
 
 if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import RequestOutput
-    from infra_lab.sampling_params import SamplingParams
+    from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 app = new_app()
+SAMPLING_OPTIONS = (
+    "temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop", "best_of",
+)  # fmt: skip
 
 
 @app.command(
@@ -42,6 +45,7 @@ app = new_app()
     epilog='Example: infra-lab generate "What is the capital of France?" --temperature 0',
 )
 def generate(
+    context: typer.Context,
     text: Annotated[
         str | None,
         typer.Argument(metavar="PROMPT", help='The text; "-" or nothing reads standard input.'),
@@ -63,6 +67,17 @@ def generate(
         typer.Option(metavar="TEXT", help="End at this text; may be given several times."),
     ] = None,
     n: Annotated[int, count_option("Samples of the one prompt.", "-n", "--n")] = 1,
+    best_of: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Draw this many samples and show the n likeliest."),
+    ] = None,
+    beam_width: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Search for the likeliest answers with so many beams."),
+    ] = None,
+    length_penalty: Annotated[
+        float, typer.Option(metavar="X", help="Of beams: above 0 favours long answers.")
+    ] = 1.0,
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Continue the text as it stands, without the chat template."),
@@ -80,11 +95,12 @@ def generate(
     A chat model gets the prompt through its chat template, as a user's message; --raw
     continues the text itself.
     """
-    from infra_lab.sampling_params import SamplingParams
+    from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
     given = read_prompt(text, prompt)
-    params = SamplingParams(
+    params: SamplingParams | BeamSearchParams = SamplingParams(
         n=n,
+        best_of=best_of,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
@@ -93,6 +109,9 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
+    if beam_width is not None:
+        _refuse_sampling_options(context)
+        params = BeamSearchParams(beam_width, n, max_tokens, length_penalty)
     options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
     with open_event_log(events) as log:
         llm = load_llm(options, log)
@@ -108,7 +127,20 @@ def generate(
         raise InfraLabError(output.error)
 
 
-def _run(llm: LLM, prompt: Any, params: SamplingParams, shows_text: bool) -> RequestOutput:
+def _refuse_sampling_options(context: typer.Context) -> None:
+    """What shapes a random choice has no effect on beams: said, not ignored."""
+    for name in SAMPLING_OPTIONS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(
+                f"--beam-width searches for the likeliest answers and takes no "
+                f"--{name.replace('_', '-')}: leave one of the two out"
+            )
+
+
+def _run(
+    llm: LLM, prompt: Any, params: SamplingParams | BeamSearchParams, shows_text: bool
+) -> RequestOutput:
     """Streams a single sample; several are shown one after another at the end."""
     output = None
     for output in llm.stream(prompt, params):
@@ -136,6 +168,12 @@ def _report(output: RequestOutput) -> None:
         parts.append(f"TTFT {1e3 * metrics.ttft_s:.0f} ms")
     if metrics.tpot_s:
         parts.append(f"TPOT {1e3 * metrics.tpot_s:.1f} ms ({1 / metrics.tpot_s:.1f} tokens/s)")
+    if metrics.peak_kv_blocks_unshared:
+        saved = 1 - metrics.peak_kv_blocks / metrics.peak_kv_blocks_unshared
+        parts.append(
+            f"{metrics.peak_kv_blocks} KV blocks for {metrics.peak_kv_blocks_unshared} "
+            f"({saved:.0%} shared)"
+        )
     parts.append(f"finish: {output.outputs[0].finish_reason}")
     console.print(f"[dim]{', '.join(parts)}[/dim]")
 
@@ -150,6 +188,7 @@ def _as_dict(output: RequestOutput, prompt: str) -> dict[str, Any]:
                 "index": sample.index,
                 "text": sample.text,
                 "token_ids": sample.token_ids,
+                **({} if sample.score is None else {"score": sample.score}),
                 "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
             }
@@ -159,5 +198,7 @@ def _as_dict(output: RequestOutput, prompt: str) -> dict[str, Any]:
         "queue_time_s": metrics.queue_time_s,
         "ttft_s": metrics.ttft_s,
         "tpot_s": metrics.tpot_s,
+        "peak_kv_blocks": metrics.peak_kv_blocks,
+        "peak_kv_blocks_unshared": metrics.peak_kv_blocks_unshared,
         "error": output.error,
     }

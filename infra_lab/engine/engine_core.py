@@ -316,9 +316,10 @@ class EngineCore:
             )
         for request_id in scheduler_output.preempted_request_ids:
             self._output_processor.note_preempted(self._shown_id(self._requests[request_id]))
-        for request_id, child_ids in self._output_processor.groups():
-            if (group := self._beam_groups.get(request_id)) is not None:
-                child_ids = [branch.request_id for branch in group.branches]
+        groups = self._output_processor.groups()
+        for request_id, group in self._beam_groups.items():
+            groups[request_id] = [branch.request_id for branch in group.branches]
+        for request_id, child_ids in groups.items():
             held, unshared = self.scheduler.kv_cache.num_blocks_held(child_ids)
             self._output_processor.note_kv_blocks(request_id, held, unshared)
 

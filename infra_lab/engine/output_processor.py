@@ -295,17 +295,17 @@ class OutputProcessor:
         """The children of an unfinished request, in order."""
         return [sample.child.request_id for sample in self._requests[request_id].samples]
 
-    def groups(self) -> list[tuple[str, list[str]]]:
+    def groups(self) -> dict[str, list[str]]:
         """Requests of several samples, with the children of each that have not ended."""
-        return [
-            (name, [one.child.request_id for one in group.samples if one.finish_reason is None])
+        return {
+            name: [one.child.request_id for one in group.samples if one.finish_reason is None]
             for name, group in self._groups.items()
-        ]
+        }
 
     def note_kv_blocks(self, request_id: str, held: int, unshared: int) -> None:
-        """Records the blocks that a group's children hold together, and what they would hold
+        """Records the blocks that a request's samples hold together, and what they would hold
         without sharing, where they would hold the most."""
-        metrics = self._groups[request_id].metrics
+        metrics = self._requests[request_id].metrics
         if unshared > metrics.peak_kv_blocks_unshared:
             metrics.peak_kv_blocks, metrics.peak_kv_blocks_unshared = held, unshared
 

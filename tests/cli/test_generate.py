@@ -43,6 +43,16 @@ def test_generate_prints_one_json_object(run_command: Run) -> None:
 
 
 @pytest.mark.model
+def test_generate_searches_with_beams(run_command: Run) -> None:
+    arguments = ("--beam-width", "3", "-n", "2", "--max-tokens", "12", "--json")
+    report = json.loads(run_command("generate", "--prompt", QUESTION, *arguments).out)
+    scores = [sample["score"] for sample in report["outputs"]]
+    assert scores == sorted(scores, reverse=True)
+    assert report["outputs"][0]["text"] == "The capital of France is Paris."
+    assert report["peak_kv_blocks"] < report["peak_kv_blocks_unshared"]
+
+
+@pytest.mark.model
 def test_generate_reads_a_piped_prompt_and_continues_raw_text(
     run_command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +82,9 @@ def test_generate_writes_the_events_of_every_step(run_command: Run, tmp_path: Pa
         (("--prompt", "x", "--dtype", "int3"), "dtype"),
         (("--prompt", "x", "--events", "/nonexistent/e.jsonl"), "event log"),
         (("--prompt", "word " * 9000, "--raw"), "context"),
+        (("--prompt", "x", "--beam-width", "2", "--seed", "1"), "takes no --seed"),
+        (("--prompt", "x", "--beam-width", "2", "-n", "3"), "raise beam_width"),
+        (("--prompt", "x", "--best-of", "2", "-n", "3"), "raise best_of or lower n"),
     ],
 )
 @pytest.mark.model
