@@ -26,6 +26,7 @@ COMMANDS = {
     "generate": "continue a prompt",
     "chat": "talk with a model",
     "models": "get, list and describe models",
+    "cache": "show which beginnings the prefix cache shares",
     "bench": "measure throughput and latency, here and beside other engines",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",

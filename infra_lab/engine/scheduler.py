@@ -20,7 +20,7 @@ from infra_lab.engine.beam_search import BeamGroup
 from infra_lab.engine.forks import Followers
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
-from infra_lab.engine.updates import RequestUpdate, SchedulerStats
+from infra_lab.engine.updates import PrefixCacheStats, RequestUpdate, SchedulerStats
 from infra_lab.errors import InvalidRequestError
 from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
@@ -66,6 +66,7 @@ class Scheduler:
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
         self._last_evictions = 0
+        self._prefix_stats = PrefixCacheStats()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -178,6 +179,19 @@ class Scheduler:
             self.running[:] = [request for request in self.running if not request.is_finished]
         return updates
 
+    @property
+    def prefix_cache_stats(self) -> PrefixCacheStats:
+        """What admissions asked of the prefix cache and got, since the last reset."""
+        return self._prefix_stats
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes and their statistics; False, and nothing done, while a
+        request holds blocks."""
+        is_reset = self.kv_cache.reset_prefix_cache()
+        if is_reset:
+            self._prefix_stats = PrefixCacheStats()
+        return is_reset
+
     def stats(self) -> SchedulerStats:
         usage = self.kv_cache.usage
         return SchedulerStats(
@@ -249,6 +263,7 @@ class Scheduler:
     def _admit(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = prefix.num_tokens
+        self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
         step.prefix_hit_tokens += prefix.num_tokens
         self.running.append(request)
         if not request.sent_to_worker:

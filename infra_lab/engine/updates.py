@@ -40,3 +40,22 @@ class SchedulerStats:
     prefix_hit_tokens: int = 0
     evictions: int = 0
     preempted_request_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheStats:
+    """Requests admitted (a preempted one again), their tokens, and those that were cached."""
+
+    requests: int = 0
+    tokens: int = 0
+    hit_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+    def after(self, tokens: int, hit_tokens: int) -> PrefixCacheStats:
+        """With one more admission."""
+        return PrefixCacheStats(
+            self.requests + 1, self.tokens + tokens, self.hit_tokens + hit_tokens
+        )

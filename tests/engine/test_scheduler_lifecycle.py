@@ -272,3 +272,21 @@ def test_outputs_do_not_depend_on_any_setting(
             request.prompt_token_ids, request.sampling_params, request.eos_token_ids, 4096, 10**6
         )
         assert (request.output_token_ids, request.status.finish_reason) == (expected, reason)
+
+
+def test_the_prefix_cache_counts_what_was_asked_and_found_until_it_is_reset() -> None:
+    scheduler, model = make_scheduler(num_blocks=20, block_size=4), FakeModel(4)
+    for name in "ab":
+        scheduler.add_request(make_request(name, list(range(10)), max_tokens=1))
+        run_to_end(scheduler, model)
+    stats = scheduler.prefix_cache_stats
+    assert (stats.requests, stats.tokens, stats.hit_tokens, stats.hit_rate) == (2, 20, 8, 0.4)
+    scheduler.add_request(make_request("c", list(range(10)), max_tokens=2))
+    run_step(scheduler, model)
+    assert not scheduler.reset_prefix_cache(), "a request holds blocks"
+    run_to_end(scheduler, model)
+    assert scheduler.reset_prefix_cache()
+    assert scheduler.prefix_cache_stats.requests == 0
+    scheduler.add_request(make_request("d", list(range(10)), max_tokens=1))
+    run_to_end(scheduler, model)
+    assert scheduler.prefix_cache_stats.hit_tokens == 0
