@@ -18,7 +18,7 @@ from kernels.row_quantization import dequantize_rows_reference
 from kernels.testing.faults import SanitizerError, WriteRaceError
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.caches import CODES, LAYOUTS, cache_of, slots_of
-from tests.kernels.placing import bits, on, watched
+from tests.kernels.on_device import bits, on, watched
 from tests.kernels.strategies import DTYPES, SEEDS, rows_of
 
 HEAD_DIMS = st.sampled_from([1, 7, 16, 64, 80, 96, 128])
