@@ -21,7 +21,7 @@ def is_interpreting() -> bool:
 
 
 def require_runnable(kernel: str, **tensors: torch.Tensor) -> None:
-    """All on one device, and on one that a kernel can run on now."""
+    """All on one device, and on the one that a launch now would run on."""
     devices = {name: tensor.device for name, tensor in tensors.items()}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
@@ -31,6 +31,11 @@ def require_runnable(kernel: str, **tensors: torch.Tensor) -> None:
         raise KernelInputError(
             f"{kernel}: {name} is on {device}, a Triton kernel needs a GPU: move it to 'cuda', "
             "or run within kernels.testing.interpreter.use_faithful_interpreter()"
+        )
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        raise KernelInputError(
+            f"{kernel}: {name} is on {device}, a Triton kernel runs on the current GPU, "
+            f"cuda:{torch.cuda.current_device()}: call it within torch.cuda.device({device.index})"
         )
 
 

@@ -128,6 +128,8 @@ def require_target(
     require_dtype(kernel, "value_cache", value_cache, (key_cache.dtype,))
     require_adjacent(kernel, "key_cache", key_cache)
     _require_alike(kernel, "cache", key_cache, value_cache)
+    if key_cache.shape[1] < 1:
+        raise KernelInputError(f"{kernel}: key_cache has blocks of {key_cache.shape[1]} tokens")
     if not 1 <= key_cache.shape[3] <= MAX_HEAD_DIM:
         raise KernelInputError(
             f"{kernel}: head_dim is {key_cache.shape[3]}, wanted 1 to {MAX_HEAD_DIM}"

@@ -295,6 +295,7 @@ def test_wrong_tensors_are_refused_with_what_was_wanted() -> None:
     refused("key_scales is float64", key, key, codes.key, codes.value, slots, **bad)
     bad = dict(codes.scale_arguments, key_scales=codes.scales[0, :1])
     refused("key_scales has shape", key, key, codes.key, codes.value, slots, **bad)
+    refused("key_cache has blocks of 0 tokens", key, key, k[:, :0], v[:, :0], slots)
     refused("one device", key, key, k, v, slots.to("meta"))
 
 
