@@ -29,7 +29,9 @@ Timer = Callable[[Callable[[], object]], float]
 
 @dataclass(frozen=True)
 class Result:
-    """speed: in TFLOP/s or GB/s, as `unit` says; share: of the yardstick's speed."""
+    """speed: in TFLOP/s or GB/s, as `unit` says; share: of the yardstick's speed, None if this
+    card runs no yardstick.
+    """
 
     kernel: str
     config: str
@@ -38,12 +40,12 @@ class Result:
     unit: str
     yardstick: str
     yardstick_speed: float
-    share: float
+    share: float | None
     wanted: float | None
 
     @property
     def is_missed(self) -> bool:
-        return self.wanted is not None and self.share < self.wanted
+        return self.wanted is not None and (self.share is None or self.share < self.wanted)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,9 +106,7 @@ def measure(case: Case, timer: Timer, copied: float) -> Result:
         except RuntimeError as error:  # what torch says of a backend that this card lacks
             if "out of memory" in str(error):
                 raise
-    if not times:
-        times["none runs here"] = float("inf")
-    best = min(times, key=lambda name: times[name])
+    best = min(times, key=lambda name: times[name], default="none runs here")
     return Result(
         case.kernel,
         case.config,
@@ -114,8 +114,8 @@ def measure(case: Case, timer: Timer, copied: float) -> Result:
         case.flops / ms / 1e9,
         "TFLOP/s",
         best,
-        case.flops / times[best] / 1e9,
-        times[best] / ms,
+        case.flops / times[best] / 1e9 if times else 0.0,
+        times[best] / ms if times else None,
         case.wanted,
     )
 
@@ -132,7 +132,7 @@ def render(results: Iterable[Result]) -> str:
                 f"{row.speed:,.0f} {row.unit}",
                 row.yardstick,
                 f"{row.yardstick_speed:,.0f} {row.unit}",
-                f"{row.share:.0%}",
+                "unknown" if row.share is None else f"{row.share:.0%}",
                 "" if row.wanted is None else f"{row.wanted:.0%}{' missed' * row.is_missed}",
             )
         )

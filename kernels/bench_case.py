@@ -12,8 +12,9 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. work: FLOPs if there are peers, else bytes that must move once.
+    """One measurement.
 
+    flops: of the work, where there are peers; bytes: that must move once, where there are none.
     peers: runs of the same work by torch, by name; the fastest is the yardstick. Without any it
     is the copy's bandwidth. wanted: the share of the yardstick's speed to reach on Hopper.
     """

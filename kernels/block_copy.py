@@ -21,11 +21,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import require_runnable
+from kernels.checks import MAX_GRID_Y, require_runnable
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
-MAX_LAYERS = 65535  # the grid's second axis
+MAX_LAYERS = MAX_GRID_Y  # layers lie along the grid's second axis
 
 
 @triton.jit(do_not_specialize=["num_pairs"])

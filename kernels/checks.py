@@ -11,6 +11,8 @@ from triton.runtime.jit import JITFunction
 from kernels.errors import KernelInputError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 
 
 def is_interpreting() -> bool:
@@ -19,7 +21,7 @@ def is_interpreting() -> bool:
 
 
 def require_runnable(kernel: str, **tensors: torch.Tensor) -> None:
-    """All on one device, and on one that a kernel can run on now."""
+    """All on one device, and on the one that a launch now would run on."""
     devices = {name: tensor.device for name, tensor in tensors.items()}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
@@ -29,6 +31,11 @@ def require_runnable(kernel: str, **tensors: torch.Tensor) -> None:
         raise KernelInputError(
             f"{kernel}: {name} is on {device}, a Triton kernel needs a GPU: move it to 'cuda', "
             "or run within kernels.testing.interpreter.use_faithful_interpreter()"
+        )
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        raise KernelInputError(
+            f"{kernel}: {name} is on {device}, a Triton kernel runs on the current GPU, "
+            f"cuda:{torch.cuda.current_device()}: call it within torch.cuda.device({device.index})"
         )
 
 
@@ -40,6 +47,18 @@ def require_dtype(
         raise KernelInputError(f"{kernel}: {name} is {_short(tensor.dtype)}, wanted {wanted}")
 
 
+def require_result_dtype(kernel: str, dtype: torch.dtype) -> None:
+    """`dtype` is one that a kernel can round its result to."""
+    if dtype not in FLOATS:
+        raise KernelInputError(f"{kernel}: dtype {dtype}, wanted float16, bfloat16 or float32")
+
+
+def require_dimensions(kernel: str, name: str, tensor: torch.Tensor, wanted: str) -> None:
+    """As many dimensions as `wanted` names: "[num_tokens, num_heads, head_dim]"."""
+    if tensor.dim() != wanted.count(",") + 1:
+        raise KernelInputError(f"{kernel}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
+
+
 def require_shape(kernel: str, name: str, tensor: torch.Tensor, wanted: Sequence[int]) -> None:
     if tuple(tensor.shape) != tuple(wanted):
         raise KernelInputError(
@@ -47,11 +66,14 @@ def require_shape(kernel: str, name: str, tensor: torch.Tensor, wanted: Sequence
         )
 
 
-def require_adjacent(kernel: str, name: str, tensor: torch.Tensor) -> None:
-    """The elements of the last dimension lie side by side; other strides are free."""
+def require_adjacent(kernel: str, name: str, tensor: torch.Tensor, what: str = "row") -> None:
+    """The elements of the last dimension lie side by side; other strides are free.
+
+    what: the word for that dimension, a "row" or a "head".
+    """
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise KernelInputError(
-            f"{kernel}: the elements of a row of {name} must be adjacent, its last stride is "
+            f"{kernel}: the elements of a {what} of {name} must be adjacent, its last stride is "
             f"{tensor.stride(-1)}: call .contiguous()"
         )
 

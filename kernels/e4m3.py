@@ -18,9 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LARGEST = 448.0
-# Ampere has no conversion from e4m3, CDNA3 only one from another e4m3 (bias 8).
-ARCHITECTURES_THAT_CONVERT = frozenset({"sm_89", "sm_90", "sm_100"})
+# GPUs that convert float8_e4m3fn, and multiply it: Ampere has no fp8, CDNA3 another e4m3 (bias 8).
+E4M3_ARCHITECTURES = ("sm_89", "sm_90", "sm_100")
 
 
 @triton.jit

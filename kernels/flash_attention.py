@@ -13,7 +13,14 @@ from typing import Any, Literal, overload
 import torch
 from torch.autograd.function import once_differentiable
 
-from kernels.checks import FLOATS, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    require_adjacent,
+    require_dimensions,
+    require_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.errors import KernelInputError
 from kernels.flash_attention_backward import backward
 from kernels.flash_attention_forward import forward
@@ -62,7 +69,7 @@ def flash_attention(
     Raises KernelInputError for tensors and options that do not fit.
     """
     name = "flash_attention"
-    _require_tensors(name, q, k, v, ("batch", "tokens", "heads", "head_dim"))
+    _require_tensors(name, q, k, v, "[batch, tokens, heads, head_dim]")
     if q.shape[0] != k.shape[0]:
         raise KernelInputError(f"{name}: q has a batch of {q.shape[0]}, k of {k.shape[0]}")
     problem = _problem(
@@ -110,9 +117,10 @@ def flash_attention_varlen(
 
     Returns [query tokens, heads, head_dim]; with return_lse also fp32 [heads, query tokens].
     Tokens outside all sequences are not read; their results and gradients are 0, LSE -inf.
+    Raises KernelInputError as `flash_attention` does, and for start offsets that do not fit.
     """
     name = "flash_attention_varlen"
-    _require_tensors(name, q, k, v, ("tokens", "heads", "head_dim"))
+    _require_tensors(name, q, k, v, "[tokens, heads, head_dim]")
     for key, starts in (("query_start_loc", query_start_loc), ("key_start_loc", key_start_loc)):
         require_dtype(name, key, starts, (torch.int32,))
         if starts.dim() != 1 or not starts.numel() or not starts.is_contiguous():
@@ -177,20 +185,13 @@ def _near(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _require_tensors(
-    name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dimensions: tuple[str, ...]
+    name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dimensions: str
 ) -> None:
     require_dtype(name, "q", q, FLOATS)
     for key, tensor in (("q", q), ("k", k), ("v", v)):
         require_dtype(name, key, tensor, (q.dtype,))
-        if tensor.dim() != len(dimensions):
-            raise KernelInputError(
-                f"{name}: {key} has shape {tuple(tensor.shape)}, wanted [{', '.join(dimensions)}]"
-            )
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise KernelInputError(
-                f"{name}: the elements of a head of {key} must be adjacent, its last stride is "
-                f"{tensor.stride(-1)}: call .contiguous()"
-            )
+        require_dimensions(name, key, tensor, dimensions)
+        require_adjacent(name, key, tensor, "head")
     require_shape(name, "v", v, k.shape)
     (heads, head_dim), (kv_heads, key_dim) = q.shape[-2:], k.shape[-2:]
     if not 1 <= head_dim <= MAX_HEAD_DIM or key_dim != head_dim:

@@ -55,7 +55,7 @@ def row_sums(
     heads, head_dim = out.shape[2:]
     constants = problem.constants(head_dim)
     tiles = triton.cdiv(problem.query_len, DELTA.rows)
-    flash_delta_kernel[(tiles * heads * problem.batch,)](
+    flash_delta_kernel[problem.grid(tiles, heads)](
         out, d_out, delta, problem.query_starts,
         *problem.strides(out, d_out), *problem.row_strides(delta),
         problem.query_len, tiles, heads, ROWS=DELTA.rows,

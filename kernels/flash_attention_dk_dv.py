@@ -142,7 +142,7 @@ def key_gradients(
         return dk, dv
     launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype), problem.softcap > 0)
     tiles = triton.cdiv(problem.key_len, launch.keys)
-    flash_dk_dv_kernel[(tiles * kv_heads * problem.batch,)](
+    flash_dk_dv_kernel[problem.grid(tiles, kv_heads)](
         q, k, v, d_out, dk, dv, lse, delta, problem.query_starts, problem.key_starts,
         *problem.strides(q, k, v, d_out, dk, dv), *problem.row_strides(lse),
         problem.query_len, problem.key_len, tiles, kv_heads, heads // kv_heads,

@@ -130,7 +130,7 @@ def query_gradient(
         return dq
     launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype))
     tiles = triton.cdiv(problem.query_len, launch.rows)
-    flash_dq_kernel[(tiles * heads * problem.batch,)](
+    flash_dq_kernel[problem.grid(tiles, heads)](
         q, k, v, d_out, dq, lse, delta, problem.query_starts, problem.key_starts,
         *problem.strides(q, k, v, d_out, dq), *problem.row_strides(lse),
         problem.query_len, problem.key_len, tiles, heads, heads // k.shape[2],

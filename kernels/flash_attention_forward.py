@@ -109,25 +109,16 @@ def flash_forward_kernel(
     result = tl.zeros((ROWS, PADDED_DIM), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
-    if HAS_WINDOW:
+    # The parts are: the window's edge, what all rows see, the causal or the ragged edge.
+    bounds = (begin, full_begin, full_end, end)
+    for part in tl.static_range(0 if HAS_WINDOW else 1, 3):
         result, total, highest = _attend(
             queries, k_base, v_base, result, total, highest,
-            begin, full_begin, first, query_len, key_len, stride_kt, stride_vt,
+            bounds[part], bounds[part + 1], first, query_len, key_len, stride_kt, stride_vt,
             scale, softcap, window,
-            ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, True,
+            ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP,
+            MASKED=part != 1,
         )  # fmt: skip
-    result, total, highest = _attend(
-        queries, k_base, v_base, result, total, highest,
-        full_begin, full_end, first, query_len, key_len, stride_kt, stride_vt,
-        scale, softcap, window,
-        ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, False,
-    )  # fmt: skip
-    result, total, highest = _attend(
-        queries, k_base, v_base, result, total, highest,
-        full_end, end, first, query_len, key_len, stride_kt, stride_vt,
-        scale, softcap, window,
-        ROWS, KEYS, HEAD_DIM, PADDED_DIM, CAUSAL, HAS_WINDOW, HAS_SOFTCAP, True,
-    )  # fmt: skip
     # Nothing to attend: 0, and the logarithm of an empty sum.
     safe_total = tl.where(total == 0.0, 1.0, total)
     out_base = out + batch * stride_ob + query_start * stride_ot + head.to(tl.int64) * stride_oh
@@ -182,7 +173,7 @@ def forward(
         return out, lse
     launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype))
     tiles = triton.cdiv(problem.query_len, launch.rows)
-    flash_forward_kernel[(tiles * heads * problem.batch,)](
+    flash_forward_kernel[problem.grid(tiles, heads)](
         q, k, v, out, lse, problem.query_starts, problem.key_starts,
         *problem.strides(q, k, v, out), *problem.row_strides(lse),
         problem.query_len, problem.key_len, tiles, heads, heads // k.shape[2],

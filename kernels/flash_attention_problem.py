@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import triton
 
-from kernels.testing.architectures import ARCHITECTURES
-from kernels.testing.cases import AotCase
+from kernels.checks import MAX_GRID_X
+from kernels.errors import KernelInputError
+from kernels.testing.cases import AotCase, by_launch
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,21 @@ class Problem:
         """Of batch and head for an LSE or the like, [batch, heads, tokens]."""
         return self._strides(per_row, 2)
 
+    def grid(self, tiles: int, heads: int) -> tuple[int]:
+        """A program for each tile of each head of each sequence, all along x.
+
+        Raises KernelInputError where that is too long: many packed sequences, and one very long
+        one, have more tiles than tokens.
+        """
+        programs = tiles * heads * self.batch
+        if programs > MAX_GRID_X:
+            raise KernelInputError(
+                f"flash_attention: {self.batch} sequences of up to {self.query_len} queries and "
+                f"{self.key_len} keys, {heads} heads: {programs} programs, wanted at most "
+                f"{MAX_GRID_X}: call it for fewer sequences at a time"
+            )
+        return (programs,)
+
     def _strides(self, tensor: torch.Tensor, count: int) -> list[int]:
         batch, *rest = tensor.stride()[:count]
         # A packed sequence is found by its start alone.
@@ -95,12 +111,9 @@ def aot_cases(
     options: CAUSAL (unless given, true), HAS_WINDOW, HAS_SOFTCAP, VARLEN, NEGATIVE. spills:
     bytes allowed, by architecture.
     """
-    launches: dict[Launch, list[str]] = {}
-    for arch in ARCHITECTURES:
-        launches.setdefault(choose(arch, head_dim, dtype), []).append(arch)
     flags = {"CAUSAL": True, **options}
     words = [name.removeprefix("HAS_").lower() for name, value in flags.items() if value]
-    for launch, architectures in launches.items():
+    for launch, architectures in by_launch(lambda arch: choose(arch, head_dim, dtype)).items():
         constants: dict[str, Any] = dict.fromkeys(
             ("CAUSAL", "HAS_WINDOW", "HAS_SOFTCAP", "VARLEN", "NEGATIVE"), False
         ) | {
@@ -127,7 +140,7 @@ def aot_cases(
             num_stages=launch.num_stages,
             any_alignment=frozenset(_ANY_NUMBER & set(function.arg_names)),
             matrix=dtype != "fp32" and "KEYS" in function.arg_names,
-            architectures=tuple(architectures),
+            architectures=architectures,
             spill_bytes_allowed=spills or {},
         )
 

@@ -21,10 +21,18 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    as_rows,
+    require_dtype,
+    require_result_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.devices import Device, device_of
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.errors import KernelInputError
-from kernels.quantize_fp8 import NVIDIA_FP8, require_fp8
+from kernels.quantize_fp8 import require_fp8
 from kernels.testing.cases import AotCase
 from kernels.tiles import (
     BAND,
@@ -189,8 +197,7 @@ def _launch(
 ) -> torch.Tensor:
     require_dtype(name, "x", x, (torch.float8_e4m3fn,))
     require_dtype(name, "weight", weight, (torch.float8_e4m3fn,))
-    if dtype not in FLOATS:
-        raise KernelInputError(f"{name}: dtype {dtype}, wanted float16, bfloat16 or float32")
+    require_result_dtype(name, dtype)
     x_rows = as_rows(name, "x", x)
     M, K = x_rows.shape
     if weight.dim() != 2 or weight.shape[1] != K or K == 0:
@@ -307,6 +314,6 @@ AOT_CASES = tuple(
         (128, 14336, 4096),
     )
     for launch, architectures in launches_by_arch(
-        partial(choose_launch, M, N, K), NVIDIA_FP8
+        partial(choose_launch, M, N, K), E4M3_ARCHITECTURES
     ).items()
 )

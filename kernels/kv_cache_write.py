@@ -19,9 +19,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, require_adjacent, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    require_adjacent,
+    require_dimensions,
+    require_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.devices import device_of, warp_size
-from kernels.errors import KernelInputError
 from kernels.paged_cache import (
     aot_target,
     place_of,
@@ -134,10 +140,7 @@ def kv_cache_write(
     name = "kv_cache_write"
     require_dtype(name, "key", key, FLOATS)
     require_dtype(name, "value", value, (key.dtype,))
-    if key.dim() != 3:
-        raise KernelInputError(
-            f"{name}: key has shape {tuple(key.shape)}, wanted [num_tokens, num_kv_heads, head_dim]"
-        )
+    require_dimensions(name, "key", key, "[num_tokens, num_kv_heads, head_dim]")
     tokens = key.shape[0]
     target = require_target(
         name, tokens, key.dtype, key_cache, value_cache, slot_mapping, key_scales, value_scales

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, require_dtype, require_runnable, require_shape
+from kernels.checks import require_dtype, require_result_dtype, require_runnable, require_shape
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
@@ -70,8 +70,7 @@ def dequantize_mxfp4(
     name = "dequantize_mxfp4"
     require_dtype(name, "codes", codes, (torch.uint8,))
     require_dtype(name, "scales", scales, (torch.uint8, torch.float8_e8m0fnu))
-    if dtype not in FLOATS:
-        raise KernelInputError(f"{name}: dtype {dtype}, wanted float16, bfloat16 or float32")
+    require_result_dtype(name, dtype)
     if codes.dim() == 0 or codes.shape[-1] % (BLOCK // 2):
         raise KernelInputError(
             f"{name}: codes have shape {tuple(codes.shape)}, wanted [..., K/2], K a multiple of 32"

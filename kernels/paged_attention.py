@@ -21,7 +21,7 @@ import torch
 import triton
 
 from kernels.devices import device_of
-from kernels.e4m3 import ARCHITECTURES_THAT_CONVERT
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.paged_attention_inputs import require_numbers, require_scales, require_tensors
 from kernels.paged_attention_kernel import paged_attention_kernel
 from kernels.paged_attention_launch import choose_launch
@@ -61,9 +61,9 @@ def paged_attention(
 
     Token i of a request stands at position seq_len - query_len + i and sees the keys at 0 to that
     position, or the last `window` of them, itself included. Where that is no key, it gets 0.
-    softcap: scores become softcap * tanh(scale * q k / softcap) unless it is 0. key_scales,
-    value_scales: fp32 [num_blocks, block_size, num_kv_heads], not negative: what a token's codes
-    are multiplied with. int8 needs them, e4m3 may have them.
+    scale: of any sign. softcap: above 0, scores become softcap * tanh(scale * q k / softcap); 0
+    leaves them. key_scales, value_scales: fp32 [num_blocks, block_size, num_kv_heads], not
+    negative: what a token's codes are multiplied with. int8 needs them, e4m3 may have them.
 
     num_splits: into how many parts the keys of a request are split (see `split_kv`); chosen by
     the size of the batch unless given. For one number the result of a request does not depend on
@@ -84,7 +84,15 @@ def paged_attention(
     num_tokens, num_heads, head_dim = query.shape
     capacity = max_blocks * block_size
     require_numbers(
-        num_tokens, num_requests, capacity, max_query_len, max_seq_len, window, num_splits
+        num_tokens,
+        num_requests,
+        capacity,
+        max_query_len,
+        max_seq_len,
+        window,
+        num_splits,
+        scale,
+        softcap,
     )
     if out.numel() == 0:
         return out
@@ -109,7 +117,7 @@ def paged_attention(
         shape = (num_splits, num_tokens, num_heads)
         partial_out = query.new_empty((*shape, head_dim), dtype=torch.float32)
         partial_lse = query.new_empty(shape, dtype=torch.float32)
-    if key_cache.dtype == torch.float8_e4m3fn and device.arch not in ARCHITECTURES_THAT_CONVERT:
+    if key_cache.dtype == torch.float8_e4m3fn and device.arch not in E4M3_ARCHITECTURES:
         key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
     # Without scales the caches stand in for them and are left alone.
     has_scales = key_scales is not None

@@ -5,9 +5,19 @@ Only what the host knows without waiting for the GPU: shapes, types, strides, an
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from kernels.checks import FLOATS, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    MAX_GRID_Y,
+    require_adjacent,
+    require_dimensions,
+    require_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.errors import KernelInputError
 from kernels.split_kv import MAX_SPLITS
 
@@ -28,10 +38,10 @@ def require_tensors(
     out: torch.Tensor,
 ) -> None:
     """Raises KernelInputError unless these fit each other."""
-    _require_dimensions("query", query, "[num_tokens, num_heads, head_dim]")
+    require_dimensions(NAME, "query", query, "[num_tokens, num_heads, head_dim]")
     caches = "[num_blocks, block_size, num_kv_heads, head_dim]"
-    _require_dimensions("key_cache", key_cache, caches)
-    _require_dimensions("block_tables", block_tables, "[num_requests, max_blocks]")
+    require_dimensions(NAME, "key_cache", key_cache, caches)
+    require_dimensions(NAME, "block_tables", block_tables, "[num_requests, max_blocks]")
     require_dtype(NAME, "query", query, FLOATS)
     require_dtype(NAME, "key_cache", key_cache, (query.dtype, *CODES))
     num_heads, head_dim = query.shape[1:]
@@ -49,6 +59,8 @@ def require_tensors(
             f"{NAME}: {num_heads} query heads and {num_kv_heads} KV heads, wanted a multiple, "
             f"up to {MAX_GROUP}"
         )
+    if num_kv_heads > MAX_GRID_Y:
+        raise KernelInputError(f"{NAME}: {num_kv_heads} KV heads, wanted at most {MAX_GRID_Y}")
     require_shape(NAME, "value_cache", value_cache, key_cache.shape)
     require_dtype(NAME, "value_cache", value_cache, (key_cache.dtype,))
     num_requests = block_tables.shape[0]
@@ -58,7 +70,7 @@ def require_tensors(
     require_dtype(NAME, "out", out, (query.dtype,))
     heads = {"query": query, "key_cache": key_cache, "value_cache": value_cache, "out": out}
     for name, tensor in heads.items():
-        _require_adjacent(name, tensor)
+        require_adjacent(NAME, name, tensor, "head")
     for name in ("key_cache", "value_cache"):
         _require_narrow_blocks(name, heads[name])
     indices = {
@@ -68,7 +80,7 @@ def require_tensors(
     }
     for name, tensor in indices.items():
         require_dtype(NAME, name, tensor, INDICES)
-        _require_adjacent(name, tensor)
+        require_adjacent(NAME, name, tensor)
     require_runnable(NAME, **heads, **indices)
 
 
@@ -101,8 +113,14 @@ def require_numbers(
     max_seq_len: int | None,
     window: int | None,
     num_splits: int | None,
+    scale: float,
+    softcap: float,
 ) -> None:
     """Raises KernelInputError for numbers that cannot be meant. capacity: keys of a table row."""
+    if not math.isfinite(scale):
+        raise KernelInputError(f"{NAME}: scale is {scale}, wanted a finite number")
+    if not 0.0 <= softcap < math.inf:
+        raise KernelInputError(f"{NAME}: softcap is {softcap}, wanted a number above 0, or 0")
     if max_query_len < 0 or num_tokens > num_requests * max_query_len:
         raise KernelInputError(
             f"{NAME}: query has {num_tokens} tokens, {num_requests} requests of at most "
@@ -118,19 +136,6 @@ def require_numbers(
     if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
         raise KernelInputError(
             f"{NAME}: num_splits is {num_splits}, wanted None or 1 to {MAX_SPLITS}"
-        )
-
-
-def _require_dimensions(name: str, tensor: torch.Tensor, wanted: str) -> None:
-    if tensor.dim() != wanted.count(",") + 1:
-        raise KernelInputError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
-
-
-def _require_adjacent(name: str, tensor: torch.Tensor) -> None:
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        raise KernelInputError(
-            f"{NAME}: the elements along the last dimension of {name} must be adjacent, its last "
-            f"stride is {tensor.stride(-1)}: call .contiguous()"
         )
 
 

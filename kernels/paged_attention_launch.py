@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kernels.e4m3 import ARCHITECTURES_THAT_CONVERT
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.paged_attention_kernel import NOT_SPECIALIZED, paged_attention_kernel
-from kernels.testing.architectures import ARCHITECTURES
-from kernels.testing.cases import AotCase
+from kernels.testing.cases import AotCase, by_launch
 
 
 @dataclass(frozen=True)
@@ -113,26 +112,20 @@ def _cases(
     split: bool = False,
     window: bool = False,
     softcap: bool = False,
+    unscaled: bool = False,
 ) -> list[AotCase]:
     """A case for every launch that some architecture has of it."""
     cache = cache or dtype
-    found: dict[tuple[Launch, str], list[str]] = {}
-    for arch in ARCHITECTURES:
+
+    def launched(arch: str) -> tuple[Launch, str]:
         launch = choose_launch(group, head_dim, _TYPES[dtype], _TYPES[cache], max_query_len, arch)
-        by_hand = cache == "fp8e4nv" and arch not in ARCHITECTURES_THAT_CONVERT
-        found.setdefault((launch, "u8" if by_hand else cache), []).append(arch)
+        by_hand = cache == "fp8e4nv" and arch not in E4M3_ARCHITECTURES
+        return launch, "u8" if by_hand else cache
+
+    options = {"split": split, "window": window, "softcap": softcap, "unscaled": unscaled}
     return [
-        _case(
-            dtype,
-            read_as,
-            group,
-            head_dim,
-            max_query_len,
-            launch,
-            tuple(archs),
-            (split, window, softcap),
-        )
-        for (launch, read_as), archs in found.items()
+        _case(dtype, read_as, group, head_dim, max_query_len, launch, architectures, options)
+        for (launch, read_as), architectures in by_launch(launched).items()
     ]
 
 
@@ -144,9 +137,8 @@ def _case(
     max_query_len: int,
     launch: Launch,
     architectures: tuple[str, ...],
-    options: tuple[bool, bool, bool],
+    options: dict[str, bool],
 ) -> AotCase:
-    split, window, softcap = options
     constants = {
         "GROUP": group,
         "HEAD_DIM": head_dim,
@@ -155,18 +147,19 @@ def _case(
         "BLOCK_N": launch.block_n,
         "SEARCH": max_query_len > launch.block_m // group,
         "PEEL": launch.peel,
-        "SPLIT": split,
-        "HAS_WINDOW": window,
-        "HAS_SOFTCAP": softcap,
-        "HAS_SCALES": cache != dtype,
+        "SPLIT": options["split"],
+        "HAS_WINDOW": options["window"],
+        "HAS_SOFTCAP": options["softcap"],
+        "HAS_SCALES": cache != dtype and not options["unscaled"],
     }
     types = dict.fromkeys(paged_attention_kernel.arg_names, "i32")
     types |= dict.fromkeys(("block_tables", "seq_lens", "query_start_loc"), "*i32")
-    types |= {"query": f"*{dtype}", "out": "*fp32" if split else f"*{dtype}"}
+    types |= {"query": f"*{dtype}", "out": "*fp32" if options["split"] else f"*{dtype}"}
     types |= dict.fromkeys(("key_cache", "value_cache"), f"*{cache}")
-    types |= dict.fromkeys(("key_scales", "value_scales", "partial_lse"), "*fp32")
+    scales = "*fp32" if constants["HAS_SCALES"] else f"*{cache}"  # else the caches stand in
+    types |= {"key_scales": scales, "value_scales": scales, "partial_lse": "*fp32"}
     types |= dict.fromkeys(("scale", "cap"), "fp32")
-    marks = {"split": split, "window": window, "softcap": softcap, "chunks": max_query_len > 1}
+    marks = {**options, "chunks": max_query_len > 1}
     marked = "".join(f" {name}" for name, is_so in marks.items() if is_so)
     return AotCase(
         kernel="paged_attention",
@@ -199,6 +192,7 @@ AOT_CASES = tuple(
         _cases("bf16", 4, 128, 1, cache="i8", split=True),
         _cases("fp16", 3, 64, 1, cache="i8"),
         _cases("bf16", 4, 128, 1, cache="fp8e4nv"),
+        _cases("bf16", 4, 128, 1, cache="fp8e4nv", unscaled=True),
         _cases("fp16", 8, 256, 1, cache="fp8e4nv", split=True),
         _cases("fp32", 3, 64, 1),
         # Chunks of prefill, decodes among them.

@@ -13,12 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import require_adjacent, require_dtype, require_shape
+from kernels.checks import require_adjacent, require_dimensions, require_dtype, require_shape
 from kernels.devices import Device
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.errors import KernelInputError
 from kernels.row_quantization import (
     LARGEST_CODE,
-    NATIVE_E4M3,
     Coding,
     codes_of,
     coding_of,
@@ -121,16 +121,15 @@ def require_target(
     value_scales: torch.Tensor | None,
 ) -> Target:
     """The caches of `num_tokens` tokens of `dtype`; raises KernelInputError if they do not fit."""
-    if key_cache.dim() != 4:
-        raise KernelInputError(
-            f"{kernel}: key_cache has shape {tuple(key_cache.shape)}, wanted [num_blocks, "
-            "block_size, num_kv_heads, head_dim]"
-        )
+    wanted = "[num_blocks, block_size, num_kv_heads, head_dim]"
+    require_dimensions(kernel, "key_cache", key_cache, wanted)
     require_shape(kernel, "value_cache", value_cache, key_cache.shape)
     require_dtype(kernel, "key_cache", key_cache, (dtype, *LARGEST_CODE))
     require_dtype(kernel, "value_cache", value_cache, (key_cache.dtype,))
     require_adjacent(kernel, "key_cache", key_cache)
     _require_alike(kernel, "cache", key_cache, value_cache)
+    if key_cache.shape[1] < 1:
+        raise KernelInputError(f"{kernel}: key_cache has blocks of {key_cache.shape[1]} tokens")
     if not 1 <= key_cache.shape[3] <= MAX_HEAD_DIM:
         raise KernelInputError(
             f"{kernel}: head_dim is {key_cache.shape[3]}, wanted 1 to {MAX_HEAD_DIM}"
@@ -181,4 +180,4 @@ def writers(coding: Coding) -> tuple[str, ...]:
     if coding not in ("e4m3", "native e4m3"):
         return tuple(ARCHITECTURES)
     native = coding == "native e4m3"
-    return tuple(arch for arch in ARCHITECTURES if (arch in NATIVE_E4M3) == native)
+    return tuple(arch for arch in ARCHITECTURES if (arch in E4M3_ARCHITECTURES) == native)

@@ -15,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable
+from kernels.checks import FLOATS, MAX_GRID_Y, as_rows, require_dtype, require_runnable
 from kernels.devices import device_of
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
@@ -25,9 +26,7 @@ BLOCK = 4096
 NUM_WARPS = 8
 MAX_MAXIMA = 256  # of the parts of a tensor, each by one program
 GROUP_ROWS = 16
-MAX_GRID_Y = 65535
 GROUP_WARPS = 4
-NVIDIA_FP8 = ("sm_89", "sm_90", "sm_100")
 
 
 @triton.jit
@@ -236,7 +235,7 @@ AOT_CASES = (
         constants={"PARTS": MAX_MAXIMA, "BLOCK": BLOCK},
         num_warps=NUM_WARPS,
         any_alignment=frozenset({"parts"}),
-        architectures=NVIDIA_FP8,
+        architectures=E4M3_ARCHITECTURES,
     ),
     *(
         AotCase(
@@ -252,7 +251,7 @@ AOT_CASES = (
             constants={"GROUP": 128, "ROWS": GROUP_ROWS, "POWER_OF_TWO": power_of_two},
             num_warps=GROUP_WARPS,
             any_alignment=frozenset({"rows"}),
-            architectures=NVIDIA_FP8,
+            architectures=E4M3_ARCHITECTURES,
         )
         for dtype, power_of_two in (("bf16", False), ("fp32", True))
     ),

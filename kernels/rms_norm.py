@@ -61,6 +61,7 @@ def add_rms_norm(
     """Adds x to the residual stream in place, and returns the stream normalised.
 
     residual: of the shape and dtype of x. The result equals `rms_norm(residual + x, ...)`.
+    Raises KernelInputError as rms_norm does.
     """
     return _launch("add_rms_norm", x, residual, weight, eps)
 

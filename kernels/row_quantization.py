@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.devices import Device
-from kernels.e4m3 import convert_to_e4m3
+from kernels.e4m3 import E4M3_ARCHITECTURES, convert_to_e4m3
 
 # How a kernel writes a row: as it is, or as codes; e4m3 by the GPU's own conversion or without.
 Coding = Literal["as it is", "int8", "e4m3", "native e4m3"]
@@ -28,16 +28,13 @@ Coding = Literal["as it is", "int8", "e4m3", "native e4m3"]
 LARGEST_CODE: Final = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 SMALLEST_SCALE: Final = torch.finfo(torch.float32).smallest_normal
 
-# Ampere has no conversion to e4m3, CDNA3 only one to another e4m3 (bias 8).
-NATIVE_E4M3 = frozenset({"sm_89", "sm_90", "sm_100"})
-
 
 def coding_of(cache_dtype: torch.dtype, device: Device) -> Coding:
     """How a kernel writes a cache of that type on that GPU."""
     if cache_dtype == torch.int8:
         return "int8"
     if cache_dtype == torch.float8_e4m3fn:
-        return "native e4m3" if device.arch in NATIVE_E4M3 else "e4m3"
+        return "native e4m3" if device.arch in E4M3_ARCHITECTURES else "e4m3"
     return "as it is"
 
 

@@ -25,7 +25,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    as_rows,
+    require_dimensions,
+    require_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 from kernels.token_order import (
@@ -194,10 +201,7 @@ def sample(
     (they are on the GPU): whatever they are, the token is one of the vocabulary.
     """
     require_dtype("sample", "logits", logits, FLOATS)
-    if logits.dim() != 2:
-        raise KernelInputError(
-            f"sample: logits has shape {tuple(logits.shape)}, wanted [rows, vocabulary]"
-        )
+    require_dimensions("sample", "logits", logits, "[rows, vocabulary]")
     rows, columns = as_rows("sample", "logits", logits).shape
     if not 1 <= columns <= MAX_VOCABULARY:
         raise KernelInputError(
@@ -285,7 +289,9 @@ def sample_reference(
     return int(kept[min(place, int(mass[kept].nonzero()[-1]))]), kept
 
 
-def _case(dtype: str, vocabulary: int, *, filters: bool, probabilities: bool) -> AotCase:
+def _case(
+    dtype: str, vocabulary: int, *, filters: bool, probabilities: bool, seeded: bool = False
+) -> AotCase:
     launch = choose_launch(vocabulary)
     pointers = {
         "logits": f"*{dtype}",
@@ -294,12 +300,12 @@ def _case(dtype: str, vocabulary: int, *, filters: bool, probabilities: bool) ->
         "top_ps": "*fp32",
         "min_ps": "*fp32",
         "uniforms": "*fp32",
-        "seeds": "*fp32",
-        "offsets": "*fp32",
+        **dict.fromkeys(("seeds", "offsets"), "*i64" if seeded else "*fp32"),
         "token_ids": "*i64",
         "probabilities": "*fp32",
     }
-    names = (["filters"] if filters else []) + (["probabilities"] if probabilities else [])
+    marks = {"filters": filters, "probabilities": probabilities, "seeded": seeded}
+    names = [name for name, is_so in marks.items() if is_so]
     return AotCase(
         kernel="sample",
         config=f"{dtype} vocabulary={vocabulary} {' '.join(names) or 'plain'}",
@@ -309,7 +315,7 @@ def _case(dtype: str, vocabulary: int, *, filters: bool, probabilities: bool) ->
             "HAS_TOP_K": filters,
             "HAS_TOP_P": filters,
             "HAS_MIN_P": filters,
-            "SEEDED": False,
+            "SEEDED": seeded,
             "PROBABILITIES": probabilities,
             "BLOCK": launch.block,
             "WAYS": launch.ways,
@@ -322,4 +328,5 @@ AOT_CASES = (
     _case("fp32", 151_936, filters=True, probabilities=False),
     _case("bf16", 128_256, filters=True, probabilities=True),
     _case("fp32", 49_152, filters=False, probabilities=True),
+    _case("bf16", 128_256, filters=True, probabilities=False, seeded=True),
 )

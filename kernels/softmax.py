@@ -15,6 +15,7 @@ three passes, and how does FlashAttention get by with one?".
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -163,6 +164,8 @@ def softmax(
     rows, columns = x_rows.shape
     if columns > MAX_COLUMNS:
         raise KernelInputError(f"softmax: x has rows of {columns}, wanted at most {MAX_COLUMNS}")
+    if not math.isfinite(scale):
+        raise KernelInputError(f"softmax: scale is {scale}, wanted a finite number")
     require_runnable("softmax", x=x)
     out = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     require_dtype("softmax", "the result", out, FLOATS)

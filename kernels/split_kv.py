@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, require_dtype, require_runnable, require_shape
+from kernels.checks import FLOATS, require_adjacent, require_dtype, require_runnable, require_shape
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
@@ -117,8 +117,7 @@ def merge_splits(partial_out: torch.Tensor, partial_lse: torch.Tensor, out: torc
     require_shape(name, "out", out, partial_out.shape[1:])
     if not (partial_out.is_contiguous() and partial_lse.is_contiguous()):
         raise KernelInputError(f"{name}: partial_out and partial_lse must be contiguous")
-    if out.shape[-1] > 1 and out.stride(-1) != 1:
-        raise KernelInputError(f"{name}: the elements of a head of out must be adjacent")
+    require_adjacent(name, "out", out, "head")
     require_runnable(name, partial_out=partial_out, partial_lse=partial_lse, out=out)
     num_splits, num_tokens, num_heads, head_dim = partial_out.shape
     if out.numel() == 0:

@@ -11,13 +11,20 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    MAX_GRID_Y,
+    as_rows,
+    require_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
 
 BLOCK = 1024
 NUM_WARPS = 4
-MAX_COLUMNS = 65535 * BLOCK  # blocks of a row lie along the grid's second axis
+MAX_COLUMNS = MAX_GRID_Y * BLOCK  # blocks of a row lie along the grid's second axis
 
 
 @triton.jit
@@ -44,11 +51,11 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     require_dtype("swiglu", "up", up, (gate.dtype,))
     require_shape("swiglu", "up", up, gate.shape)
     gate_rows, up_rows = as_rows("swiglu", "gate", gate), as_rows("swiglu", "up", up)
-    require_runnable("swiglu", gate=gate, up=up)
-    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     rows, columns = gate_rows.shape
     if columns > MAX_COLUMNS:
-        raise KernelInputError(f"swiglu: rows of {columns}, wanted at most {MAX_COLUMNS}")
+        raise KernelInputError(f"swiglu: gate has rows of {columns}, wanted at most {MAX_COLUMNS}")
+    require_runnable("swiglu", gate=gate, up=up)
+    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if out.numel() == 0:
         return out
     swiglu_kernel[(rows, triton.cdiv(columns, BLOCK))](

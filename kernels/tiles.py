@@ -19,7 +19,7 @@ import triton.language as tl
 
 from kernels.devices import Device
 from kernels.testing.architectures import ARCHITECTURES
-from kernels.testing.cases import AotCase
+from kernels.testing.cases import AotCase, by_launch
 
 BAND = 8  # tiles of rows in a band: with 128 x 128 tiles about 1 MiB of x at K=4096
 MERGE_BLOCK = 1024
@@ -80,11 +80,7 @@ def launches_by_arch(
     choose: Callable[[Device], Launch], archs: Iterable[str] = ARCHITECTURES
 ) -> dict[Launch, tuple[str, ...]]:
     """What `choose` gives for GPUs of 132 processors, and the kinds that it gives it for."""
-    found: dict[Launch, tuple[str, ...]] = {}
-    for arch in archs:
-        launch = choose(Device(arch, (0, 0), 132, has_fp8=True))
-        found[launch] = (*found.get(launch, ()), arch)
-    return found
+    return by_launch(lambda arch: choose(Device(arch, (0, 0), 132, has_fp8=True)), archs)
 
 
 @triton.jit

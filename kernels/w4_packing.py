@@ -19,7 +19,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.checks import FLOATS, require_dtype, require_shape
+from kernels.checks import (
+    FLOATS,
+    require_adjacent,
+    require_dimensions,
+    require_dtype,
+    require_shape,
+)
 from kernels.errors import KernelInputError
 
 HALF = 32  # inputs of a block that lie in low nibbles, and as many in high ones
@@ -37,6 +43,7 @@ class PackedW4:
     with zeros (0 to 15) in place of the last four. group: inputs that share a scale; the last
     group may have fewer. in_features: K. permutation: None, or int64 [K]: input i of the codes is
     input permutation[i] of the layer.
+    Raises KernelInputError for tensors that do not fit each other.
     """
 
     codes: torch.Tensor
@@ -44,6 +51,26 @@ class PackedW4:
     group: int
     in_features: int
     permutation: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """So a product need not look at what was looked at when the weight was packed."""
+        name = "PackedW4"
+        require_dtype(name, "codes", self.codes, (torch.uint8,))
+        require_dtype(name, "words", self.words, (torch.int32,))
+        require_dimensions(name, "codes", self.codes, "[N, K/2]")
+        if self.in_features < 1 or self.group < 1 or self.group % HALF:
+            raise KernelInputError(
+                f"{name}: in_features is {self.in_features} and group {self.group}, wanted at "
+                f"least 1 and a multiple of {HALF}"
+            )
+        outputs, padded = self.codes.shape[0], -(-self.in_features // PADDED_TO) * PADDED_TO
+        require_shape(name, "codes", self.codes, (outputs, padded // 2))
+        require_shape(name, "words", self.words, (-(-self.in_features // self.group), outputs))
+        require_adjacent(name, "codes", self.codes)
+        require_adjacent(name, "words", self.words)
+        if self.permutation is not None:
+            require_dtype(name, "permutation", self.permutation, (torch.int64,))
+            require_shape(name, "permutation", self.permutation, (self.in_features,))
 
     @property
     def out_features(self) -> int:

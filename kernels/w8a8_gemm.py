@@ -16,7 +16,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.checks import FLOATS, as_rows, require_dtype, require_runnable, require_shape
+from kernels.checks import (
+    FLOATS,
+    as_rows,
+    require_dtype,
+    require_result_dtype,
+    require_runnable,
+    require_shape,
+)
 from kernels.devices import Device, device_of
 from kernels.errors import KernelInputError
 from kernels.testing.cases import AotCase
@@ -127,8 +134,7 @@ def w8a8_gemm(
     name = "w8a8_gemm"
     require_dtype(name, "x", x, (torch.int8,))
     require_dtype(name, "weight", weight, (torch.int8,))
-    if dtype not in FLOATS:
-        raise KernelInputError(f"{name}: dtype {dtype}, wanted float16, bfloat16 or float32")
+    require_result_dtype(name, dtype)
     x_rows = as_rows(name, "x", x)
     M, K = x_rows.shape
     if not 1 <= K <= MAX_K:

@@ -32,7 +32,8 @@ class TritonPlan:
 
     query_start_loc: int32 [num_requests + 1]. seq_lens: int32 [num_requests].
     block_tables: int32 [num_requests, max_blocks]. slot_mapping: int64 [num_tokens].
-    max_query_len: known on the host, so that no launch waits for the GPU.
+    max_query_len, max_seq_len: of the longest request; known on the host, so that no launch
+        waits for the GPU.
     """
 
     query_start_loc: torch.Tensor
@@ -40,6 +41,7 @@ class TritonPlan:
     block_tables: torch.Tensor
     slot_mapping: torch.Tensor
     max_query_len: int
+    max_seq_len: int
 
 
 class TritonAttentionBackend(AttentionBackend[TritonPlan]):
@@ -75,6 +77,7 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
             self._to_device(metadata.block_tables, INDEX_TYPE),
             self._to_device(metadata.slot_mapping, np.int64),
             int(metadata.query_lens.max()),
+            int(metadata.seq_lens.max()),
         )
 
     def forward(
@@ -116,6 +119,7 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
             scale=self.shape.scale,
             window=self.shape.sliding_window,
             out=out,
+            max_seq_len=plan.max_seq_len,
         )
 
     def _to_device(self, array: np.ndarray, dtype: type[np.integer]) -> torch.Tensor:

@@ -18,6 +18,8 @@ from infra_lab.sampling.logits_processors import process_logits
 from infra_lab.sampling.request_state import SamplingState
 from infra_lab.step import TokenLogprobs
 
+SMALLEST_TEMPERATURE = torch.finfo(torch.float32).tiny
+
 
 def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int]:
     """Picks one token a row.
@@ -45,7 +47,7 @@ def sample_in_one_launch(logits: torch.Tensor, states: Sequence[SamplingState]) 
     params = [state.params for state in states]
     temperature, numbers = torch.tensor(
         [
-            [each.temperature for each in params],
+            [_kernel_temperature(each.temperature) for each in params],
             [uniform(state.seed, state.num_output_tokens) for state in states],
         ],
         device=logits.device,
@@ -59,12 +61,18 @@ def sample_in_one_launch(logits: torch.Tensor, states: Sequence[SamplingState]) 
     sampled = kernel(
         torch.stack(rows),
         temperature,
-        top_k=if_used([each.top_k for each in params], 0, torch.int32),
+        # int32 holds no larger one, and none keeps more than all.
+        top_k=if_used([min(each.top_k, logits.shape[-1]) for each in params], 0, torch.int32),
         top_p=if_used([each.top_p for each in params], 1.0, torch.float32),
         min_p=if_used([each.min_p for each in params], 0.0, torch.float32),
         uniform=numbers.clamp(max=1 - 2**-24),  # fp32 may have rounded it up to 1
     )
     return sampled.token_ids.tolist()
+
+
+def _kernel_temperature(temperature: float) -> float:
+    """As fp32, where the least above 0 would become 0, which is greedy: equal logits share."""
+    return max(temperature, SMALLEST_TEMPERATURE) if temperature > 0.0 else 0.0
 
 
 def argmax_lowest_id(logits: torch.Tensor) -> list[int]:
@@ -84,7 +92,7 @@ def sample_row(logits: torch.Tensor, state: SamplingState) -> int:
         return argmax_lowest_id(logits.unsqueeze(0))[0]
     # The largest becomes 0 and the divisor stays a normal fp32 number, so that no temperature,
     # however small, makes a NaN: it makes the choice greedy.
-    temperature = max(state.params.temperature, torch.finfo(torch.float32).tiny)
+    temperature = max(state.params.temperature, SMALLEST_TEMPERATURE)
     scaled = (logits - logits.max()) / temperature
     token_ids, values = keep_candidates(scaled, state.params)
     choice = pick(values, uniform(state.seed, state.num_output_tokens))

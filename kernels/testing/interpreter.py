@@ -34,14 +34,14 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import TensorHandle
 from triton.runtime.jit import JITFunction
 
+from kernels.checks import MAX_GRID_X, MAX_GRID_Y
 from kernels.testing.builder import FaithfulBuilder, FaithfulSemantic, convert_float
 from kernels.testing.faults import SanitizerError
 from kernels.testing.observer import LaunchObserver
 from kernels.testing.reductions import Reduction, Scan
 from kernels.testing.rewriting import rewritten
 
-# CUDA C++ Programming Guide, "Compute Capabilities": largest grid in x, y and z.
-MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_GRID = (MAX_GRID_X, MAX_GRID_Y, MAX_GRID_Y)  # in x, y and z
 
 
 class KernelCrashError(RuntimeError):

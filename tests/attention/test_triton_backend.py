@@ -234,6 +234,29 @@ def test_fused_layers_normalise_heads_where_they_lie_and_gate_as_torch_does() ->
 
 
 @pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=2**31),
+        SamplingParams(top_k=2**40, top_p=0.9),
+        SamplingParams(temperature=1e-50),
+        SamplingParams(temperature=1e300),
+        SamplingParams(top_p=1e-50, min_p=1e-50),
+    ],
+)
+def test_parameters_that_no_32_bits_hold_are_taken_too(params: SamplingParams) -> None:
+    """They were a traceback of the whole step, or another token; equal logits show the latter."""
+    from infra_lab.sampling.request_state import SamplingState
+    from infra_lab.sampling.sampler import sample, sample_row
+    from infra_lab.step import NewRequest
+
+    logits = torch.tensor([[0.0, 2.0, 2.0, 2.0, 1.0, 2.0]]).repeat(8, 1)
+    states = [SamplingState(NewRequest("r", (1,), params, seed, frozenset())) for seed in range(8)]
+    wanted = [sample_row(*pair) for pair in zip(logits, states, strict=True)]
+    assert sample(logits, states) == wanted
+
+
+@pytest.mark.usefixtures("_interpreted")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,14 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from infra_lab.config import EngineConfig
-from infra_lab.engine.build import build_engine
+from infra_lab.engine.build import (
+    build_engine,
+    choose_device,
+    choose_dtype,
+    choose_num_blocks,
+)
+from infra_lab.errors import UsageError
+from infra_lab.models.config import ModelConfig
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.sampling_params import SamplingParams
@@ -52,3 +60,59 @@ def test_a_checkpoint_that_names_no_eos_ends_at_the_tokenizers(
     while engine.has_unfinished_requests:
         outputs += engine.step()
     assert outputs[-1].outputs[0].finish_reason == reason
+
+
+GIB = 1 << 30
+# 2 * 32 layers * 8 heads * 128 * 2 bytes: 128 KiB a token in half precision, 2 MiB a block of 16.
+LLAMA_3_8B = ModelConfig(
+    architecture="llama",
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    max_position_embeddings=8192,
+    rms_norm_eps=1e-5,
+    rope_theta=500_000.0,
+    dtype="bfloat16",
+)
+
+
+def blocks_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, free: int, **settings: Any
+) -> tuple[int, torch.dtype]:
+    """What is chosen for Llama 3 8B where `free` bytes of a GPU's memory are free."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 * GIB))
+    config = EngineConfig(block_size=16, **settings)
+    device = choose_device("auto")
+    assert device.type == "cuda"
+    dtype = choose_dtype("auto", LLAMA_3_8B, device)
+    return choose_num_blocks(config, LLAMA_3_8B, 8192, dtype, device), dtype
+
+
+def test_on_a_gpu_the_pool_takes_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """85 % of 20 GiB are 8704 blocks of 2 MiB; the rest is for activations."""
+    settings = {"max_num_seqs": 64}
+    assert blocks_on_a_gpu(monkeypatch, 20 * GIB, **settings) == (8704, torch.bfloat16)
+
+
+def test_a_pool_is_never_larger_than_all_requests_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests of 8192 tokens have 512 blocks each."""
+    assert blocks_on_a_gpu(monkeypatch, 70 * GIB, max_num_seqs=2)[0] == 2 * 512
+
+
+def test_a_pool_larger_than_the_free_memory_of_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UsageError, match=r"needs 4\.00 GiB, but 3\.00 GiB are free: lower num_bl"):
+        blocks_on_a_gpu(monkeypatch, 3 * GIB, num_blocks=2048)
+
+
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match='torch sees no GPU: use device "cpu"'):
+        choose_device("cuda")
+    assert choose_device("auto").type == "cpu"

@@ -1,9 +1,7 @@
-"""What the tests of flash attention share: inputs that break it, truths, and a watch over it."""
+"""What the tests of flash attention share: inputs that break it, and truths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +9,6 @@ import torch
 from hypothesis import strategies as st
 
 from kernels.flash_attention import flash_attention_reference
-from kernels.testing.sanitizer import sanitize
 
 # Around tiles of 32, 64 and 128; one token; more queries than keys and the other way round.
 LENGTHS = [(1, 1), (5, 2), (1, 147), (33, 64), (64, 33), (113, 203), (128, 217), (130, 65)]
@@ -21,20 +18,6 @@ HEAD_DIMS = [16, 40, 59, 64, 80, 96, 111, 128]
 WIDE_HEAD_DIMS = [1, 7, *HEAD_DIMS, 160, 192, 256]
 HEADS = [(1, 1), (2, 2), (3, 1)]
 WIDE_HEADS = [*HEADS, (4, 2), (5, 1)]
-
-
-@contextmanager
-def watched(device: str) -> Iterator[Any]:
-    """Under the sanitizer where kernels are interpreted; on a GPU nothing is watched."""
-    if device == "cpu":
-        with sanitize() as sanitizer:
-            yield sanitizer
-    else:
-        yield _Nobody()
-
-
-class _Nobody:
-    def require_written(self, **outputs: torch.Tensor) -> None: ...
 
 
 def tensor_of(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from hypothesis import strategies as st
 
-from tests.kernels.placing import bits
+from tests.kernels.on_device import bits
 
 CODES = [torch.int8, torch.float8_e4m3fn]
 LAYOUTS = st.sampled_from(["side by side", "apart", "heads first"])

@@ -41,24 +41,36 @@ def spread(values: torch.Tensor, padding: int, fill: float = float("nan")) -> to
     return view
 
 
-class Checks(Protocol):
+def on(device: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of `tensor` on the device; a view stays one, with what lies between its elements."""
+    whole = tensor if tensor._base is None else tensor._base
+    placed = whole.to(device, copy=True)
+    return placed.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, on the CPU: what is equal there is equal with NaN and signs too."""
+    return tensor.contiguous().cpu().view(torch.uint8)
+
+
+class Watch(Protocol):
     """What a test may ask about the stores of the kernels that it ran."""
 
     def require_written(self, **outputs: torch.Tensor) -> None: ...
 
 
-class _NoChecks:
+class _Nobody:
     def require_written(self, **outputs: torch.Tensor) -> None:
         """A GPU does not tell; what was not written shows as a wrong value."""
 
 
 @contextmanager
-def checked(device: str) -> Iterator[Checks]:
-    """The sanitizer while interpreting; nothing on a GPU."""
+def watched(device: str, *, reachable: Sequence[torch.Tensor] = ()) -> Iterator[Watch]:
+    """`sanitize()` where kernels are interpreted; on a GPU they run as they are."""
     if device != "cpu":
-        yield _NoChecks()
+        yield _Nobody()
         return
-    with sanitize() as sanitizer:
+    with sanitize(reachable=reachable) as sanitizer:
         yield sanitizer
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.paged_attention import paged_attention, paged_attention_reference
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from kernels.testing.sanitizer import sanitize
+from tests.kernels.on_device import watched
 from tests.kernels.strategies import DTYPES, SEEDS
 
 E4M3 = torch.float8_e4m3fn
@@ -45,7 +44,7 @@ class Batch:
         """By the kernel, under the sanitizer where there is one."""
         longest = options.pop("max_query_len", self.max_query_len)
         options = {"scale": self.scale, **options}
-        with sanitized(self.query) as require_written:
+        with watched(self.query.device.type) as watch:
             out = paged_attention(
                 self.query,
                 self.key_cache,
@@ -58,7 +57,7 @@ class Batch:
                 value_scales=self.value_scales,
                 **options,
             )
-            require_written(out)
+            watch.require_written(out=out)
         return out
 
     def reference(self, dtype: torch.dtype, **options: Any) -> torch.Tensor:
@@ -90,16 +89,6 @@ class Batch:
             seq_lens=self.seq_lens[index : index + 1],
             query_start_loc=self.query_start_loc.new_tensor([0, end - start]),
         )
-
-
-@contextmanager
-def sanitized(tensor: torch.Tensor) -> Iterator[Any]:
-    """Gives a function that requires a tensor to be written all over; on a GPU, none of it."""
-    if tensor.device.type != "cpu":
-        yield lambda out: None
-        return
-    with sanitize() as sanitizer:
-        yield lambda out: sanitizer.require_written(out=out)
 
 
 def batch_of(

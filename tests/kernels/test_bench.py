@@ -46,6 +46,22 @@ def test_a_compute_bound_kernel_is_held_against_the_fastest_peer() -> None:
     assert "fast       4,000 TFLOP/s    50%  50%" in bench.render([result])
 
 
+def test_a_share_of_a_yardstick_that_does_not_run_is_unknown_and_not_reached() -> None:
+    def refuses() -> None:
+        raise RuntimeError("no such backend")
+
+    case = Case("k", "c", lambda: "ours", flops=8e12, peers={"absent": refuses}, wanted=0.5)
+
+    def timer(run: Callable[[], object]) -> float:
+        run()
+        return 4.0
+
+    result = bench.measure(case, timer, copied=1.0)
+    assert (result.share, result.yardstick, result.yardstick_speed) == (None, "none runs here", 0.0)
+    assert result.is_missed
+    assert "unknown  50% missed" in bench.render([result])
+
+
 def test_bandwidth_counts_what_is_read_and_what_is_written() -> None:
     assert bench.copy_bandwidth(constant(2.0), 1_000_000, "cpu") == 1.0
 

@@ -19,7 +19,7 @@ from kernels.block_copy import (
 from kernels.errors import KernelInputError
 from kernels.testing.faults import ReadRaceError, SanitizerError
 from kernels.testing.sanitizer import sanitize
-from tests.kernels.placing import bits, watched
+from tests.kernels.on_device import bits, watched
 from tests.kernels.strategies import SEEDS
 
 DTYPES = st.sampled_from(

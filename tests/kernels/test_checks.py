@@ -1,12 +1,34 @@
-"""A CPU tensor and no interpreter: the error says what to do."""
+"""A launch that cannot be: the error says what to do."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+
+from kernels.checks import require_runnable
+from kernels.errors import KernelInputError
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_tensors_on_another_gpu_than_the_current_one_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton would launch on the current one, which may not read another's memory."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    def on_gpu(index: int) -> torch.Tensor:
+        return cast(torch.Tensor, SimpleNamespace(device=torch.device("cuda", index)))
+
+    require_runnable("k", x=on_gpu(0))
+    with pytest.raises(KernelInputError, match=r"x is on cuda:1.*within torch\.cuda\.device\(1\)"):
+        require_runnable("k", x=on_gpu(1))
 
 
 def test_a_launch_on_a_cpu_without_an_interpreter_is_refused() -> None:

@@ -25,8 +25,8 @@ from tests.kernels.attention_inputs import (
     references,
     starts_of,
     tensor_of,
-    watched,
 )
+from tests.kernels.on_device import watched
 
 SEEDS = st.integers(0, 2**31)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import kernels.quantize_fp8
 from kernels.devices import Device
+from kernels.e4m3 import E4M3_ARCHITECTURES
 from kernels.errors import KernelInputError
 from kernels.fp8_gemm import (
     choose_launch,
@@ -17,10 +18,11 @@ from kernels.fp8_gemm import (
     fp8_gemm_kernel,
     fp8_gemm_reference,
 )
-from kernels.quantize_fp8 import NVIDIA_FP8, quantize_fp8_groups, quantize_fp8_per_tensor
+from kernels.quantize_fp8 import quantize_fp8_groups, quantize_fp8_per_tensor
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
-from tests.kernels.gemm_helpers import mean_relative_error, rows_on, sanitized
+from tests.kernels.gemm_helpers import mean_relative_error
+from tests.kernels.on_device import rows_on, watched
 from tests.kernels.strategies import DTYPES, SEEDS
 
 M = st.sampled_from([1, 2, 3, 8, 16, 24, 33])
@@ -54,8 +56,9 @@ def check(
     weight_scales = scales_on(device, (-(-outputs // 128), steps) if blocks else (1,), seed + 1)
     addend = rows_on(device, (outputs,), dtype, seed + 2) if bias else None
     arguments = (x, weight, x_scales, weight_scales, addend)
-    with sanitized(device) as results:
-        results["out"] = out = (fp8_block_gemm if blocks else fp8_gemm)(*arguments, dtype)
+    with watched(device) as watch:
+        out = (fp8_block_gemm if blocks else fp8_gemm)(*arguments, dtype)
+        watch.require_written(out=out)
     truth = fp8_gemm_reference(*arguments, torch.float64)
     assert_as_accurate_as_torch(out, truth, fp8_gemm_reference(*arguments, dtype))
     if dtype != torch.bfloat16 and outputs > 1:
@@ -188,7 +191,7 @@ def test_row_offsets_are_64_bit() -> None:
 
 @given(
     rows=st.integers(1, 5000), outputs=st.integers(1, 30000), inputs=st.integers(1, 30000),
-    arch=st.sampled_from(NVIDIA_FP8),
+    arch=st.sampled_from(E4M3_ARCHITECTURES),
 )  # fmt: skip
 def test_a_launch_takes_all_of_k_once_and_no_tile_crosses_a_scale(
     rows: int, outputs: int, inputs: int, arch: str

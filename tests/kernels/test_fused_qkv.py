@@ -16,7 +16,7 @@ from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.faults import SanitizerError, WriteRaceError
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.caches import CODES, LAYOUTS, Cache, cache_of, slots_of
-from tests.kernels.placing import bits, on, watched
+from tests.kernels.on_device import bits, on, watched
 from tests.kernels.strategies import DTYPES, SEEDS, rows_of
 
 DIMS = st.sampled_from([(64, 64), (128, 128), (80, 32), (80, 80), (7, 4), (2, 2)])

@@ -16,7 +16,7 @@ from kernels.greedy_rejection_sample import (
     greedy_rejection_sample_reference,
 )
 from kernels.rejection_sample import rejection_sample
-from tests.kernels.on_device import checked, first_grid, rows_on, spread
+from tests.kernels.on_device import first_grid, rows_on, spread, watched
 from tests.kernels.strategies import DTYPES, SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -24,7 +24,7 @@ COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 
 
 def verify(device: str, counts: list[int], drafts: torch.Tensor, logits: torch.Tensor) -> Verified:
-    with checked(device) as checks:
+    with watched(device) as watch:
         verified = greedy_rejection_sample(
             drafts.to(device),
             torch.tensor(counts).cumsum(0).int().to(device),
@@ -32,7 +32,7 @@ def verify(device: str, counts: list[int], drafts: torch.Tensor, logits: torch.T
             torch.arange(len(counts), device=device) + 100,
             max_draft=max(counts),
         )
-        checks.require_written(output_ids=verified.output_ids, num_accepted=verified.num_accepted)
+        watch.require_written(output_ids=verified.output_ids, num_accepted=verified.num_accepted)
     return verified
 
 
@@ -174,7 +174,7 @@ def test_more_than_65535_rows_fit_the_grid() -> None:
 def test_row_offsets_are_64_bit(device: str) -> None:
     """The third row begins 2^32 elements on; no element of it is read."""
     likeliest = torch.ones(3, dtype=torch.int64, device=device)
-    with checked(device):
+    with watched(device):
         argmax_kernel[(3,)](torch.zeros(8, device=device), likeliest, 2**31 - 1, 0, BLOCK=512)
     assert likeliest.eq(0).all()
 

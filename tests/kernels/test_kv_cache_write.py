@@ -18,7 +18,7 @@ from kernels.row_quantization import dequantize_rows_reference
 from kernels.testing.faults import SanitizerError, WriteRaceError
 from kernels.testing.sanitizer import sanitize
 from tests.kernels.caches import CODES, LAYOUTS, cache_of, slots_of
-from tests.kernels.placing import bits, on, watched
+from tests.kernels.on_device import bits, on, watched
 from tests.kernels.strategies import DTYPES, SEEDS, rows_of
 
 HEAD_DIMS = st.sampled_from([1, 7, 16, 64, 80, 96, 128])
@@ -295,6 +295,7 @@ def test_wrong_tensors_are_refused_with_what_was_wanted() -> None:
     refused("key_scales is float64", key, key, codes.key, codes.value, slots, **bad)
     bad = dict(codes.scale_arguments, key_scales=codes.scales[0, :1])
     refused("key_scales has shape", key, key, codes.key, codes.value, slots, **bad)
+    refused("key_cache has blocks of 0 tokens", key, key, k[:, :0], v[:, :0], slots)
     refused("one device", key, key, k, v, slots.to("meta"))
 
 

@@ -16,7 +16,7 @@ from kernels.layer_norm import (
 )
 from kernels.norm_rows import MAX_COLUMNS, choose_launch
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from tests.kernels.on_device import checked, first_grid, rows_on
+from tests.kernels.on_device import first_grid, rows_on, watched
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 EPS = 1e-5
@@ -45,9 +45,9 @@ def test_rows_of_any_size_and_distance_are_as_accurate_as_torch(
     x = rows_on(device, (rows, columns), dtype, seed, padding=padding)
     weight = rows_on(device, (columns,), dtype, seed + 1) if has_weight else None
     bias = rows_on(device, (columns,), dtype, seed + 2) if has_bias else None
-    with checked(device) as checks:
+    with watched(device) as watch:
         out = layer_norm(x, weight, bias, EPS)
-        checks.require_written(out=out)
+        watch.require_written(out=out)
     truth = layer_norm_reference(
         x.double(),
         None if weight is None else weight.double(),
@@ -68,9 +68,9 @@ def test_the_fused_sum_is_the_sum_and_its_norm(
     weight = rows_on(device, (columns,), dtype, seed + 2)
     bias = rows_on(device, (columns,), dtype, seed + 3)
     total = residual + x
-    with checked(device) as checks:
+    with watched(device) as watch:
         out = add_layer_norm(x, residual, weight, bias, EPS)
-        checks.require_written(out=out)
+        watch.require_written(out=out)
         alone = layer_norm(total, weight, bias, EPS)
     assert torch.equal(residual, total)
     assert torch.equal(out, alone)
@@ -186,7 +186,7 @@ def test_more_than_65535_rows_fit_the_grid(device: str) -> None:
 def test_row_offsets_are_64_bit(device: str) -> None:
     """Four rows 2^30 elements apart, all but the first masked off: in int32 rows 2 and 3 wrap."""
     x, out = torch.arange(256.0, device=device), torch.zeros(256, device=device)
-    with checked(device):
+    with watched(device):
         layer_norm_kernel[(1,)](
             x, out, x, x, out, 2**30, 2**30, 2**30, 1, 256, 0.0,
             ROWS=4, COLUMNS=256, ADD=False, HAS_WEIGHT=False, HAS_BIAS=False,

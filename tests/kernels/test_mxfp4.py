@@ -11,10 +11,13 @@ from kernels.errors import KernelInputError
 from kernels.mxfp4 import (
     E2M1_VALUES,
     dequantize_mxfp4,
+    dequantize_mxfp4_kernel,
     dequantize_mxfp4_reference,
     from_gguf_mxfp4,
 )
-from tests.kernels.gemm_helpers import rows_on, sanitized
+from kernels.testing.builder import FaithfulBuilder
+from kernels.testing.sanitizer import sanitize
+from tests.kernels.on_device import first_grid, rows_on, watched
 from tests.kernels.strategies import DTYPES, SEEDS
 
 
@@ -38,8 +41,9 @@ def test_any_bytes_are_the_numbers_they_stand_for(
 ) -> None:
     codes = bytes_on(device, (*shape[:-1], 16 * shape[-1]), seed)
     scales = bytes_on(device, shape, seed + 1)
-    with sanitized(device) as results:
-        results["out"] = out = dequantize_mxfp4(codes, scales, dtype)
+    with watched(device) as watch:
+        out = dequantize_mxfp4(codes, scales, dtype)
+        watch.require_written(out=out)
     assert_same_bits(out, dequantize_mxfp4_reference(codes, scales).to(dtype))
 
 
@@ -100,6 +104,23 @@ def test_scales_may_have_their_own_type_and_codes_any_strides(device: str) -> No
     assert_same_bits(dequantize_mxfp4(codes, scales.view(torch.float8_e8m0fnu)), out)
     turned = dequantize_mxfp4(codes.t().contiguous().t(), scales.t().contiguous().t())
     assert_same_bits(turned, out)
+
+
+def test_more_than_65535_programs_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    codes = torch.zeros(65_537 * 64, 16, dtype=torch.uint8)
+    assert first_grid(lambda: dequantize_mxfp4(codes, codes[:, :1])) == (65_537, 1, 1)
+
+
+def test_block_offsets_are_64_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program far along, all of it masked off: numbers beyond 2^31 have no place in int32."""
+    far = (2**25, 0, 0)
+    monkeypatch.setattr(
+        FaithfulBuilder, "set_grid_idx", lambda self, *place: setattr(self, "grid_idx", far)
+    )
+    byte = torch.zeros(16, dtype=torch.uint8)
+    with sanitize():
+        dequantize_mxfp4_kernel[(1,)](byte, byte, torch.zeros(1), 0, BLOCKS=64)
 
 
 def test_an_empty_tensor_launches_nothing(device: str) -> None:

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -259,6 +260,20 @@ def test_the_cap_comes_before_the_mask(device: str) -> None:
     batch.assert_accurate(out, softcap=1.0)
     first = batch.request(0).reference(torch.float64, window=1)[0]
     torch.testing.assert_close(out[0].double(), first, rtol=1e-6, atol=1e-6)
+
+
+def test_a_score_beyond_the_cap_counts_as_its_tanh(device: str) -> None:
+    """unsloth-zoo PR#593: under a cap of 30 a score of 124 is 30 tanh(124 / 30), not 124."""
+    batch = batch_of([(1, 2)], device, heads=(1, 1), head_dim=1)
+    keys, values = torch.zeros_like(batch.key_cache), torch.zeros_like(batch.value_cache)
+    block = int(batch.block_tables[0, 0])
+    keys[block, :2, 0, 0] = keys.new_tensor([124.0, 60.0])
+    values[block, 1] = 1.0
+    query = torch.ones_like(batch.query)
+    capped = replace(batch, query=query, key_cache=keys, value_cache=values)
+    high, low = (30.0 * math.tanh(score / 30.0) for score in (124.0, 60.0))
+    out = capped.attend(scale=1.0, softcap=30.0)
+    assert math.isclose(out.item(), 1 / (1 + math.exp(high - low)), rel_tol=1e-5)
 
 
 def test_small_scores_keep_their_digits_under_a_large_cap(device: str) -> None:
@@ -533,3 +548,13 @@ def test_wrong_numbers_are_refused_with_what_was_wanted(device: str) -> None:
     _refused(batch, "window is 0, wanted None or at least 1", window=0)
     _refused(batch, "num_splits is 0, wanted None or 1 to 128", num_splits=0)
     _refused(batch, "num_splits is 129", num_splits=129)
+    for scale in (math.nan, math.inf):
+        _refused(batch, f"scale is {scale}, wanted a finite number", scale=scale)
+    for softcap in (-30.0, math.nan, math.inf):
+        _refused(batch, f"softcap is {softcap}, wanted a number above 0, or 0", softcap=softcap)
+
+
+def test_more_kv_heads_than_the_grid_has_room_for_are_refused(device: str) -> None:
+    """They lie along its second axis, which ends at 65,535."""
+    batch = batch_of([(1, 1)], device, heads=(65_536, 65_536), head_dim=1, block_size=1)
+    _refused(batch, "65536 KV heads, wanted at most 65535")

@@ -21,7 +21,7 @@ from kernels.quantize_fp8 import (
     quantize_fp8_reference,
 )
 from kernels.testing.sanitizer import sanitize
-from tests.kernels.gemm_helpers import rows_on, sanitized
+from tests.kernels.on_device import first_grid, rows_on, watched
 from tests.kernels.strategies import COLUMNS, DTYPES, SEEDS
 
 ROWS = st.sampled_from([1, 2, 3, 5, 17])
@@ -48,9 +48,9 @@ def test_groups_are_quantized_as_by_torch(
     padding: int, power: int,
 ) -> None:  # fmt: skip
     x = rows_on(device, (rows, columns), dtype, seed, padding=padding, scale=2.0**power)
-    with sanitized(device) as results:
+    with watched(device) as watch:
         codes, scales = quantize_fp8_groups(x, group)
-        results.update(codes=codes.view(torch.uint8), scales=scales)
+        watch.require_written(codes=codes.view(torch.uint8), scales=scales)
     wanted_codes, wanted_scales = quantize_fp8_reference(in_groups(x, group))
     wanted_codes = wanted_codes.view(torch.uint8).flatten(1)[:, :columns].contiguous()
     assert same_codes(codes, wanted_codes)
@@ -63,9 +63,9 @@ def test_a_whole_tensor_is_quantized_as_by_torch(
     device: str, rows: int, columns: int, dtype: torch.dtype, seed: int, padding: int
 ) -> None:
     x = rows_on(device, (rows, columns), dtype, seed, padding=padding)
-    with sanitized(device) as results:
+    with watched(device) as watch:
         codes, scale = quantize_fp8_per_tensor(x)
-        results.update(codes=codes.view(torch.uint8), scale=scale)
+        watch.require_written(codes=codes.view(torch.uint8), scale=scale)
     wanted_codes, wanted_scale = quantize_fp8_reference(x.float().flatten())
     assert same_codes(codes.flatten(), wanted_codes)
     assert torch.equal(scale, wanted_scale)
@@ -160,6 +160,15 @@ def test_leading_dimensions_are_rows_and_an_empty_batch_launches_nothing(device:
     codes, scale = quantize_fp8_per_tensor(x[:0])
     assert codes.shape == (0, 3, 200)
     assert scale.tolist() == [0.0]
+
+
+def test_more_than_65535_programs_fit_the_grid() -> None:
+    """Rows lie along its x axis, parts of a row along y, which ends at 65,535."""
+    x = torch.zeros(65_537 * 16, 16)
+    assert first_grid(lambda: quantize_fp8_groups(x, 16)) == (65_537, 1, 1)
+    wide = torch.empty(1, 65_535 * 4096 + 1, dtype=torch.float16)  # never touched
+    with pytest.raises(KernelInputError, match="rows of 268431361, wanted at most 268431360"):
+        quantize_fp8_per_tensor(wide)
 
 
 def test_row_offsets_are_64_bit() -> None:

@@ -17,7 +17,7 @@ from kernels.quantize_int8 import (
     quantize_per_token_reference,
 )
 from kernels.testing.sanitizer import sanitize
-from tests.kernels.gemm_helpers import rows_on, sanitized
+from tests.kernels.on_device import first_grid, rows_on, watched
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 
@@ -30,9 +30,9 @@ def test_rows_of_any_size_and_distance_are_quantized_as_by_torch(
     device: str, rows: int, columns: int, dtype: torch.dtype, seed: int, padding: int, power: int
 ) -> None:
     x = rows_on(device, (rows, columns), dtype, seed, padding=padding, scale=2.0**power)
-    with sanitized(device) as results:
+    with watched(device) as watch:
         codes, scales = quantize_per_token(x)
-        results.update(codes=codes, scales=scales)
+        watch.require_written(codes=codes, scales=scales)
     wanted_codes, wanted_scales = quantize_per_token_reference(x)
     assert torch.equal(codes, wanted_codes)
     assert torch.equal(scales, wanted_scales)
@@ -93,6 +93,12 @@ def test_leading_dimensions_are_rows_and_an_empty_batch_launches_nothing(device:
     codes, scales = quantize_per_token(x[:0])
     assert codes.shape == (0, 3, 64)
     assert scales.shape == (0, 3)
+
+
+def test_more_than_65535_programs_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    x = torch.zeros(65_537, 1024)
+    assert first_grid(lambda: quantize_per_token(x)) == (65_537, 1, 1)
 
 
 def test_row_offsets_are_64_bit() -> None:

@@ -15,9 +15,10 @@ from kernels.rejection_sample import (
     Verified,
     choose_launch,
     rejection_sample,
+    rejection_sample_kernel,
     rejection_sample_reference,
 )
-from tests.kernels.on_device import checked, first_grid, spread
+from tests.kernels.on_device import first_grid, spread, watched
 from tests.kernels.strategies import SEEDS
 
 NAN = float("nan")
@@ -42,7 +43,7 @@ def verify(
     uniform = torch.full((len(drafts),), 0.5) if uniform is None else uniform
     if replacement_uniform is None:
         replacement_uniform = torch.full((requests,), 0.5)
-    with checked(device) as checks:
+    with watched(device) as watch:
         verified = rejection_sample(
             drafts.to(device),
             torch.tensor(counts).cumsum(0).int().to(device),
@@ -53,7 +54,7 @@ def verify(
             uniform=uniform.to(device),
             replacement_uniform=replacement_uniform.to(device),
         )
-        checks.require_written(output_ids=verified.output_ids, num_accepted=verified.num_accepted)
+        watch.require_written(output_ids=verified.output_ids, num_accepted=verified.num_accepted)
     return verified
 
 
@@ -380,7 +381,7 @@ def test_ids_outside_the_vocabulary_are_rejected_and_never_followed(
 def test_counts_that_do_not_fit_the_tensors_stay_within_them(device: str) -> None:
     drafts, p = torch.tensor([1, 1], device=device), torch.eye(4, device=device)[[1, 1]]
     for ends in ([2, 9], [-3, 2], [2, 1], [2**31 - 1, -(2**31)]):
-        with checked(device):
+        with watched(device):
             verified = rejection_sample(
                 drafts,
                 torch.tensor(ends, dtype=torch.int32, device=device),
@@ -432,6 +433,20 @@ def test_more_than_65535_requests_fit_the_grid() -> None:
         )
     )  # fmt: skip
     assert grid == (65_537, 1, 1)
+
+
+def test_row_offsets_are_64_bit(device: str) -> None:
+    """Rows 2^31 elements apart, of which only the first, that of the rejected token, is read."""
+    drafts = torch.full((3,), -1, device=device)
+    p, uniform = torch.eye(4, device=device)[2], torch.zeros(3, device=device)
+    ids, count = torch.zeros(1, 4, dtype=torch.int64, device=device), drafts[:1].int()
+    with watched(device):
+        rejection_sample_kernel[(1,)](
+            drafts, torch.tensor([3], device=device), torch.zeros_like(p), p, drafts[:1], uniform,
+            uniform, ids, count, 2**31 - 1, 2**31 - 1, 3, 4, 3,
+            HAS_DRAFT=True, POSITIONS=4, BLOCK=256,
+        )  # fmt: skip
+    assert ids.tolist() == [[2, -1, -1, -1]]
 
 
 @pytest.mark.parametrize("max_draft", [0, 1, 3, 4, 15, 16])

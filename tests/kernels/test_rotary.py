@@ -16,7 +16,7 @@ from kernels.rotary import choose_launch, rotary, rotary_, rotary_kernel, rotary
 from kernels.rotary_table import rotary_table
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
-from tests.kernels.placing import bits, on, watched
+from tests.kernels.on_device import bits, on, watched
 from tests.kernels.strategies import DTYPES, SEEDS, rows_of
 
 # head_dim and how much of it turns: whole, a part, no power of two, the smallest.

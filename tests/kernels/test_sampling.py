@@ -15,8 +15,8 @@ from infra_lab.sampling.filters import keep_candidates
 from infra_lab.sampling.sampler import pick
 from infra_lab.sampling_params import SamplingParams
 from kernels.errors import KernelInputError
-from kernels.sampling import Sampled, choose_launch, sample, sample_reference
-from tests.kernels.on_device import checked, first_grid, rows_on, spread
+from kernels.sampling import Sampled, choose_launch, sample, sample_kernel, sample_reference
+from tests.kernels.on_device import first_grid, rows_on, spread, watched
 from tests.kernels.strategies import SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -50,7 +50,7 @@ def draw(
 
     temperatures = each(temperature, torch.float32)
     assert temperatures is not None
-    with checked(device) as checks:
+    with watched(device) as watch:
         sampled = sample(
             logits,
             temperatures,
@@ -61,7 +61,7 @@ def draw(
             return_probabilities=True,
         )
         assert sampled.probabilities is not None
-        checks.require_written(token_ids=sampled.token_ids, probabilities=sampled.probabilities)
+        watch.require_written(token_ids=sampled.token_ids, probabilities=sampled.probabilities)
     return sampled
 
 
@@ -552,6 +552,18 @@ def test_more_than_65535_rows_fit_the_grid() -> None:
     ones = torch.ones(65_537)
     grid = first_grid(lambda: sample(torch.zeros(1, 9).expand(65_537, -1), ones, uniform=ones))
     assert grid == (65_537, 1, 1)
+
+
+def test_row_offsets_are_64_bit(device: str) -> None:
+    """The third row begins 2^32 elements on; no element of it is read."""
+    ones, ids = torch.ones(3, device=device), torch.ones(3, dtype=torch.int64, device=device)
+    with watched(device):
+        sample_kernel[(3,)](
+            torch.zeros(8, device=device), ones, ones, ones, ones, ones, ones, ones, ids, ones,
+            2**31 - 1, 0, HAS_TOP_K=False, HAS_TOP_P=False, HAS_MIN_P=False, SEEDED=False,
+            PROBABILITIES=False, BLOCK=256, WAYS=8,
+        )  # fmt: skip
+    assert ids.eq(0).all()
 
 
 def test_probabilities_are_only_made_when_asked_for(device: str) -> None:

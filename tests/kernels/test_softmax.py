@@ -21,7 +21,7 @@ from kernels.softmax import (
     softmax_reference,
 )
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from tests.kernels.on_device import checked, first_grid, rows_on
+from tests.kernels.on_device import first_grid, rows_on, watched
 from tests.kernels.strategies import COLUMNS, DTYPES, ROWS, SEEDS
 
 INF, NAN = float("inf"), float("nan")
@@ -60,9 +60,9 @@ def test_rows_of_any_size_and_distance_are_as_accurate_as_torch(
     log: bool,
 ) -> None:
     x = rows_on(device, (rows, columns), dtype, seed, padding=padding, scale=spread)
-    with checked(device) as checks:
+    with watched(device) as watch:
         out = softmax(x, scale=scale, log=log)
-        checks.require_written(out=out)
+        watch.require_written(out=out)
     assert_right(x, out, scale, log)
 
 
@@ -72,9 +72,9 @@ def test_long_rows_in_chunks_are_as_accurate_as_torch(
     device: str, columns: int, dtype: torch.dtype, seed: int, log: bool
 ) -> None:
     x = rows_on(device, (2, columns), dtype, seed, padding=3, scale=4.0)
-    with checked(device) as checks:
+    with watched(device) as watch:
         out = softmax(x, log=log)
-        checks.require_written(out=out)
+        watch.require_written(out=out)
     assert_right(x, out, log=log)
 
 
@@ -101,9 +101,9 @@ def test_rows_up_to_a_million_are_as_accurate_as_torch(
     device: str, columns: int, rows: int, dtype: torch.dtype, seed: int, log: bool
 ) -> None:
     x = rows_on(device, (rows, columns), dtype, seed, padding=5, scale=6.0)
-    with checked(device) as checks:
+    with watched(device) as watch:
         out = softmax(x, log=log)
-        checks.require_written(out=out)
+        watch.require_written(out=out)
     assert_right(x, out, log=log)
 
 
@@ -232,13 +232,13 @@ def test_more_than_65535_programs_fit_the_grid(device: str) -> None:
 def test_row_offsets_are_64_bit(device: str) -> None:
     """Two rows 2^31 elements apart, the second masked off; then a part's row likewise."""
     x, out = torch.arange(512.0, device=device), torch.zeros(512, device=device)
-    with checked(device):
+    with watched(device):
         softmax_kernel[(1,)](
             x, out, 2**31 - 1, 2**31 - 1, 1, 512, 1.0, ROWS=4, COLUMNS=512, LOG=False
         )
     assert torch.equal(out, softmax(x[None])[0])
     parts = torch.zeros(4, device=device)
-    with checked(device):
+    with watched(device):
         # No chunk of the third row holds a column: all lanes are masked off.
         softmax_parts_kernel[(4,)](x, parts, parts.clone(), 2**31 - 1, 1, 0, 1.0, CHUNK=512)
         softmax_merge_kernel[(4,)](
@@ -260,6 +260,9 @@ def test_wrong_tensors_are_refused_with_what_was_wanted(device: str) -> None:
     x = torch.zeros(2, 64, device=device)
     with pytest.raises(KernelInputError, match="x is int32, wanted float16 or bfloat16 or float32"):
         softmax(x.int())
+    for scale in (float("nan"), float("inf")):
+        with pytest.raises(KernelInputError, match=f"scale is {scale}, wanted a finite number"):
+            softmax(x, scale=scale)
     with pytest.raises(KernelInputError, match="the result is float64, wanted float16"):
         softmax(x, dtype=torch.float64)
     with pytest.raises(KernelInputError, match=r"must be adjacent.*contiguous\(\)"):

@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.errors import KernelInputError
-from kernels.split_kv import MAX_SPLITS, choose_num_splits, merge_splits, merge_splits_reference
+from kernels.split_kv import (
+    MAX_SPLITS,
+    choose_num_splits,
+    merge_splits,
+    merge_splits_kernel,
+    merge_splits_reference,
+)
 from kernels.testing.accuracy import assert_as_accurate_as_torch
-from tests.kernels.paged_batches import sanitized
+from kernels.testing.sanitizer import sanitize
+from tests.kernels.on_device import first_grid, watched
 from tests.kernels.strategies import DTYPES, SEEDS, rows_of
 
 PROGRAMS = st.integers(1, 600)
@@ -83,9 +90,9 @@ def test_merging_is_the_weighted_mean_of_the_splits_that_saw_keys(
     gone = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < empty
     partial_lse[gone], partial_out[gone] = float("-inf"), float("nan")
     out = torch.empty(num_tokens, heads, head_dim, dtype=dtype, device=device)
-    with sanitized(out) as require_written:
+    with watched(device) as watch:
         merge_splits(partial_out.to(device), partial_lse.to(device), out)
-        require_written(out)
+        watch.require_written(out=out)
     truth = merge_splits_reference(partial_out.double(), partial_lse.double())
     same = merge_splits_reference(partial_out, partial_lse).to(dtype)
     assert_as_accurate_as_torch(out, truth, same)
@@ -98,6 +105,23 @@ def test_every_row_is_merged_into_its_own(device: str) -> None:
     out = torch.empty(2, 2, 1, device=device)
     merge_splits(partial_out, torch.zeros(3, 2, 2, device=device), out)
     assert out.flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_more_than_65535_rows_fit_the_grid() -> None:
+    """They lie along its x axis: y and z end at 65,535."""
+    partial, lse = torch.zeros(2, 65_537, 1, 1), torch.zeros(2, 65_537, 1)
+    assert first_grid(lambda: merge_splits(partial, lse, partial[0])) == (65_537, 1, 1)
+
+
+def test_offsets_of_splits_are_64_bit() -> None:
+    """Splits 2^30 rows apart, all but the first masked off: in int32 the third would wrap."""
+    partial_out, out = torch.arange(16.0), torch.zeros(16)
+    with sanitize():
+        merge_splits_kernel[(1,)](
+            partial_out, torch.zeros(1), out, 16, 16, 2**30, 1, 1,
+            HEAD_DIM=16, BLOCK_D=16, SPLITS=4, CHUNK=8,
+        )  # fmt: skip
+    assert torch.equal(out, partial_out)
 
 
 def test_nan_in_a_split_stays_to_be_seen(device: str) -> None:

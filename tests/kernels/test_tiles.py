@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.sanitizer import sanitize
 from kernels.tiles import add_splits, add_splits_kernel, choose_splits, tile_of
-from tests.kernels.gemm_helpers import rows_on, sanitized
+from tests.kernels.on_device import rows_on, watched
 from tests.kernels.strategies import SEEDS
 
 
@@ -30,7 +30,7 @@ def test_every_tile_has_one_program_whatever_the_band(
 ) -> None:
     """The sanitizer finds tiles done twice, and tiles left out."""
     visits = torch.full((tiles_m, tiles_n), -1, dtype=torch.int32, device=device)
-    with sanitized(device):
+    with watched(device):
         visit_kernel[(tiles_m * tiles_n,)](visits, tiles_m, tiles_n, BAND=band)
     assert visits.flatten().sort().values.tolist() == list(range(tiles_m * tiles_n))
 
@@ -51,9 +51,10 @@ def test_merged_sums_are_as_accurate_as_torch(
 ) -> None:
     sums = rows_on(device, (splits, rows, columns), torch.float32, seed)
     addend = rows_on(device, (columns,), torch.float32, seed + 1) if bias else None
-    with sanitized(device) as results:
-        results["out"] = out = torch.empty(rows, columns, device=device)
+    with watched(device) as watch:
+        out = torch.empty(rows, columns, device=device)
         add_splits(sums, out, addend)
+        watch.require_written(out=out)
     plain = sums.sum(0) if addend is None else sums.sum(0) + addend
     truth = sums.double().sum(0) if addend is None else sums.double().sum(0) + addend
     assert_as_accurate_as_torch(out, truth, plain)

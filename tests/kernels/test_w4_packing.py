@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -183,6 +185,27 @@ def test_wrong_weights_are_refused_with_what_was_wanted() -> None:
         pack_int4(codes, scales * torch.finfo(torch.float32).max, None, 32)
     with pytest.raises(KernelInputError, match=r"shape \(0, 8\), wanted \[K, N\]"):
         pack_int4(codes[:0], scales[:0], None, 32)
+
+
+def test_a_packed_weight_whose_tensors_do_not_fit_is_refused() -> None:
+    """However it was made: a product looks at none of it again."""
+    packed = pack_int4(torch.zeros(200, 8).int(), torch.ones(2, 8), None, 128)
+
+    def refused(message: str, **changes: object) -> None:
+        with pytest.raises(KernelInputError, match=message):
+            replace(packed, **changes)
+
+    assert replace(packed, permutation=torch.arange(200)).permutation is not None
+    refused("codes is int8, wanted uint8", codes=packed.codes.to(torch.int8))
+    refused("words is float32, wanted int32", words=packed.scales)
+    refused(r"codes has shape \(1024,\), wanted \[N, K/2\]", codes=packed.codes.flatten())
+    refused(r"codes has shape \(8, 64\), wanted \(8, 128\)", codes=packed.codes[:, :64])
+    refused(r"words has shape \(1, 8\), wanted \(2, 8\)", words=packed.words[:1])
+    refused(r"words has shape \(2, 8\), wanted \(1, 8\)", group=256)
+    refused(r"in_features is 200 and group 100, wanted .* a multiple of 32", group=100)
+    refused(r"codes must be adjacent.*contiguous\(\)", codes=packed.codes.t().contiguous().t())
+    refused(r"permutation has shape \(199,\), wanted \(200,\)", permutation=torch.arange(199))
+    refused("permutation is int32, wanted int64", permutation=torch.arange(200).int())
 
 
 def test_wrong_checkpoints_are_refused_with_what_was_wanted() -> None:

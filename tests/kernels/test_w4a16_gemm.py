@@ -22,7 +22,8 @@ from kernels.w4a16_gemm import (
     w4a16_gemm_kernel,
     w4a16_gemm_reference,
 )
-from tests.kernels.gemm_helpers import mean_relative_error, rows_on, sanitized
+from tests.kernels.gemm_helpers import mean_relative_error
+from tests.kernels.on_device import rows_on, watched
 from tests.kernels.strategies import SEEDS
 
 HALVES = st.sampled_from([torch.bfloat16, torch.float16])
@@ -52,8 +53,9 @@ def check(
     x = rows_on(device, (rows, inputs), dtype, seed, padding=padding)
     weight = weight_of(inputs, outputs, group, seed, symmetric=symmetric).to(device)
     addend = rows_on(device, (outputs,), dtype, seed + 1) if bias else None
-    with sanitized(device) as results:
-        results["out"] = out = w4a16_gemm(x, weight, addend)
+    with watched(device) as watch:
+        out = w4a16_gemm(x, weight, addend)
+        watch.require_written(out=out)
     truth = w4a16_gemm_reference(x.double(), weight, addend)
     assert_as_accurate_as_torch(out, truth, w4a16_gemm_reference(x, weight, addend))
     if dtype == torch.float16 and outputs > 1:
@@ -129,8 +131,9 @@ def test_inputs_in_activation_order_are_put_in_order(
     weight = from_gptq(words.int(), zeros.int(), scales, g_idx).to(device)
     assert weight.permutation is not None
     x = rows_on(device, (3, inputs), dtype, seed, padding=8)
-    with sanitized(device) as results:
-        results["out"] = out = w4a16_gemm(x, weight)
+    with watched(device) as watch:
+        out = w4a16_gemm(x, weight)
+        watch.require_written(out=out)
     truth = w4a16_gemm_reference(x.double(), weight)
     assert_as_accurate_as_torch(out, truth, w4a16_gemm_reference(x, weight))
 

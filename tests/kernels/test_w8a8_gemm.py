@@ -14,7 +14,8 @@ from kernels.testing.accuracy import assert_as_accurate_as_torch
 from kernels.testing.architectures import ARCHITECTURES
 from kernels.testing.sanitizer import sanitize
 from kernels.w8a8_gemm import choose_launch, w8a8_gemm, w8a8_gemm_kernel, w8a8_gemm_reference
-from tests.kernels.gemm_helpers import mean_relative_error, rows_on, sanitized
+from tests.kernels.gemm_helpers import mean_relative_error
+from tests.kernels.on_device import rows_on, watched
 from tests.kernels.strategies import DTYPES, SEEDS
 
 M = st.sampled_from([1, 2, 3, 8, 16, 24, 33])
@@ -48,7 +49,7 @@ def test_the_product_is_exact_in_integers(
     weight = integers_on(device, (outputs, inputs), seed + 1, padding=padding)
     launch = choose_launch(rows, outputs, inputs, Device("sm_80", (8, 0), 108, has_fp8=False))
     out = torch.empty(rows, outputs, dtype=torch.int32, device=device)
-    with sanitized(device):
+    with watched(device):
         w8a8_gemm_kernel[(launch.tiles(rows, outputs), 1)](
             x, weight, None, None, None, out, rows, outputs, inputs, x.stride(0),
             weight.stride(0), outputs, 0, launch.splits.steps, BAND=8, **launch.blocks,
@@ -66,8 +67,9 @@ def test_the_largest_sums_are_rounded_once_to_fp32(device: str, inputs: int) -> 
     weight = integers_on(device, (40, inputs), 0)
     weight[7] = -128
     ones = torch.ones(40, device=device)
-    with sanitized(device) as results:
-        results["out"] = out = w8a8_gemm(x, weight, ones[:3], ones, dtype=torch.float32)
+    with watched(device) as watch:
+        out = w8a8_gemm(x, weight, ones[:3], ones, dtype=torch.float32)
+        watch.require_written(out=out)
     assert torch.equal(out, exact_product(x, weight).float())
     assert torch.equal(out, w8a8_gemm(x, weight, ones[:3], ones, dtype=torch.float32))
 
@@ -106,8 +108,9 @@ def check(
     weight_scales = rows_on(device, (outputs,), torch.float32, seed + 1).abs() / 64
     addend = rows_on(device, (outputs,), dtype, seed + 2) if bias else None
     arguments = (x, weight, x_scales, weight_scales, addend)
-    with sanitized(device) as results:
-        results["out"] = out = w8a8_gemm(*arguments, dtype)
+    with watched(device) as watch:
+        out = w8a8_gemm(*arguments, dtype)
+        watch.require_written(out=out)
     truth = w8a8_gemm_reference(*arguments, torch.float64)
     assert_as_accurate_as_torch(out, truth, w8a8_gemm_reference(*arguments, dtype))
     if dtype != torch.bfloat16 and outputs > 1:

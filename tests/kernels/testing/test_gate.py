@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernels
 from kernels.testing.cases import AotCase, by_launch, declared_cases
 from kernels.testing.gate import (
     QualityTable,
@@ -177,6 +179,61 @@ def test_the_table_has_every_declared_case_and_no_other() -> None:
         for arch in case.architectures
     }
     assert set(QualityTable.read().rows) == declared
+
+
+# The constant of a kernel that says how many rows the left operand of its products has.
+LEFT_ROWS = {
+    "flash_forward": "ROWS",
+    "flash_dq": "ROWS",
+    "flash_dk_dv": "KEYS",
+    "paged_attention": "BLOCK_M",
+    "w4a16_gemm": "BLOCK_N",
+    "w8a8_gemm": "BLOCK_M",
+    "fp8_gemm": "BLOCK_M",
+    "fp8_block_gemm": "BLOCK_M",
+}
+
+
+def test_every_kernel_that_multiplies_has_the_strongest_instruction_for_its_tile() -> None:
+    """wgmma and tcgen05 take 64 rows at least; int8 has no tcgen05 in Triton."""
+    rows = QualityTable.read().rows
+    cases = {(case.kernel, case.config): case for case in declared_cases().values()}
+    multiply = {case.kernel for case in cases.values() if case.matrix}
+    assert multiply == set(LEFT_ROWS)
+    for (kernel, config, arch), row in rows.items():
+        case = cases[kernel, config]
+        if not case.matrix:
+            continue  # fp32 products in full precision, and what multiplies no matrices
+        is_tall = case.constants[LEFT_ROWS[kernel]] >= 64
+        strongest = {
+            "sm_80": "mma.sync",
+            "sm_89": "mma.sync",
+            "sm_90": "wgmma" if is_tall else "mma.sync",
+            "sm_100": "tcgen05" if is_tall and kernel != "w8a8_gemm" else "mma.sync",
+            "gfx942": "mfma",
+        }
+        assert row["mma"] == strongest[arch], (kernel, config, arch)
+
+
+@pytest.mark.parametrize(("arch", "shared_kib"), [("sm_80", 163), ("sm_90", 227)])
+def test_on_ampere_and_hopper_nothing_spills_and_shared_memory_suffices(
+    arch: str, shared_kib: int
+) -> None:
+    """And no case may ask for an exception there."""
+    rows = [row for (_, _, of), row in QualityTable.read().rows.items() if of == arch]
+    assert rows
+    assert all(row["spill_bytes"] == 0 for row in rows)
+    assert all(row["shared_bytes"] <= shared_kib * 1024 for row in rows)
+    assert not any(arch in case.spill_bytes_allowed for case in declared_cases().values())
+
+
+def test_every_kernel_is_in_the_gate() -> None:
+    """Each @triton.jit function that is launched, not those that such functions call."""
+    launched = set()
+    for path in sorted(Path(kernels.__file__).parent.glob("*.py")):
+        launched |= set(re.findall(r"^ *(?:\w+ = )?(\w+_kernel)\[", path.read_text(), re.MULTILINE))
+    compiled = {case.function.__name__ for case in declared_cases().values()}
+    assert launched == compiled
 
 
 def test_architectures_with_the_same_launch_share_a_case() -> None:
