@@ -247,7 +247,6 @@ def test_the_best_of_several_are_those_of_the_highest_mean_log_probability(folde
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_a_hundred_thousand_steps_of_any_company(folder: Path) -> None:
     STEPS[0] = 0
     while STEPS[0] < 100_000:
