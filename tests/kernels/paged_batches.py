@@ -19,6 +19,9 @@ LARGEST_CODE = {torch.int8: 127.0, E4M3: 448.0}
 GARBAGE_IDS = (-1, 2**31 - 1, -(2**31))
 
 
+NUM_ORDERS = 4
+
+
 @dataclass(frozen=True)
 class Batch:
     """The arguments of `paged_attention`, under its names."""
@@ -76,8 +79,25 @@ class Batch:
         )
 
     def assert_accurate(self, out: torch.Tensor, **options: Any) -> None:
+        """At most twice torch's error: the largest over several orders of the sums of q k.
+
+        A small batch has a handful of roundings: in one order torch may be right by luck.
+        """
         truth = self.reference(torch.float64, **options)
-        assert_as_accurate_as_torch(out, truth, self.reference(self.query.dtype, **options))
+        peer = self.reference(self.query.dtype, **options)
+        for seed in range(NUM_ORDERS - 1):
+            other = self._in_order(seed).reference(self.query.dtype, **options)
+            is_worse = (other.double() - truth).abs() > (peer.double() - truth).abs()
+            peer = torch.where(is_worse, other, peer)
+        assert_as_accurate_as_torch(out, truth, peer)
+
+    def _in_order(self, seed: int) -> Batch:
+        """The same scores, the elements of a head summed in another order."""
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(self.query.shape[-1], generator=generator).to(self.query.device)
+        codes = self.key_cache.view(torch.uint8) if self.key_cache.itemsize == 1 else self.key_cache
+        keys = codes.index_select(-1, order).view(self.key_cache.dtype)
+        return replace(self, query=self.query.index_select(-1, order), key_cache=keys)
 
     def request(self, index: int) -> Batch:
         """That request as a batch of its own, on the same cache."""
