@@ -5,12 +5,19 @@ Answers "which knobs does a serving engine have, and what does each trade?".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infra_lab.errors import UsageError
+from infra_lab.sampling_params import SamplingParams
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
+SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "static")
+AGING_POLICIES = ("sjf", "priority")
+
+# From a prompt's token ids and its parameters to the output tokens to expect.
+OutputLengthPredictor = Callable[[Sequence[int], SamplingParams], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,11 @@ class EngineConfig:
         attention: "native" (C, fp32 on a CPU), "torch" (anywhere), "triton" (a GPU); "auto" is
             the first of triton, native and torch that serves the device and dtype.
         seed: seeds requests that bring no seed of their own; None draws from the system.
+        scheduling_policy: "fcfs"; "sjf", the shortest job first; "priority", the lowest number
+            first, which preempts; "static", batch by batch. See engine.policies.
+        aging_steps: steps of waiting that make up for one level of priority, or for one token of
+            a job's length; 0 lets the low ones starve. None is the policy's own choice.
+        output_length_predictor: what "sjf" goes by in place of max_tokens.
     """
 
     block_size: int = 16
@@ -51,6 +63,9 @@ class EngineConfig:
     device: str = "auto"
     attention: str = "auto"
     seed: int | None = None
+    scheduling_policy: str = "fcfs"
+    aging_steps: int | None = None
+    output_length_predictor: OutputLengthPredictor | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -69,10 +84,37 @@ class EngineConfig:
             raise UsageError(
                 f"attention must be one of {', '.join(ATTENTION_BACKENDS)}, not {self.attention!r}"
             )
+        self._check_policy()
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
                 f"({self.max_num_batched_tokens}): every running request needs one of its tokens"
+            )
+
+    def _check_policy(self) -> None:
+        policy = self.scheduling_policy
+        if policy not in SCHEDULING_POLICIES:
+            raise UsageError(
+                f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, not {policy!r}"
+            )
+        if self.aging_steps is not None:
+            _require_at_least("aging_steps", self.aging_steps, 0)
+            if policy not in AGING_POLICIES:
+                raise UsageError(
+                    f"aging_steps means nothing to scheduling_policy {policy!r}, which keeps the "
+                    f"order of arrival: leave it out, or choose {' or '.join(AGING_POLICIES)}"
+                )
+        if self.output_length_predictor is None:
+            return
+        if policy != "sjf":
+            raise UsageError(
+                f"output_length_predictor is of no use to scheduling_policy {policy!r}: leave it "
+                f'out, or choose "sjf"'
+            )
+        if not callable(self.output_length_predictor):
+            raise UsageError(
+                f"output_length_predictor must be a function of a prompt's token ids and its "
+                f"SamplingParams, not {self.output_length_predictor!r}"
             )
 
 

@@ -8,6 +8,7 @@ copy (copy-on-write). It knows block ids only; the tensors belong to the worker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,10 +104,21 @@ class KVCacheManager:
             found.append(block)
         return CachedPrefix(tuple(found), len(found) * self.block_size)
 
-    def can_fit(self, num_tokens: int, cached_prefix: CachedPrefix = NO_PREFIX) -> bool:
-        """Whether a request that holds nothing yet could get blocks for `num_tokens` now."""
+    def can_fit(
+        self,
+        num_tokens: int,
+        cached_prefix: CachedPrefix = NO_PREFIX,
+        after_freeing: Iterable[str] = (),
+    ) -> bool:
+        """Whether a request that holds nothing yet could get blocks for `num_tokens` now, or once
+        the requests named in `after_freeing` have given back theirs."""
         needed = self.num_blocks_for(num_tokens) - len(cached_prefix.blocks)
-        return needed <= self._num_available(cached_prefix)
+        given_back = Counter(b for name in after_freeing for b in self.block_ids(name))
+        blocks = self.pool.blocks
+        freed = sum(blocks[b].ref_count == count for b, count in given_back.items())
+        # Blocks of the prefix that are then free are about to be taken.
+        idle_prefix = sum(b.ref_count == given_back[b.block_id] for b in cached_prefix.blocks)
+        return needed <= self.pool.num_free_blocks + freed - idle_prefix
 
     def allocate_slots(
         self,

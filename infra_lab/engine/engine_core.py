@@ -83,14 +83,15 @@ class EngineCore:
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
+        priority: int = 0,
     ) -> None:
         """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
         if isinstance(sampling_params, BeamSearchParams):
-            self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0)
+            self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0, priority)
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params = processed.sampling_params
-        self._check(Request("(unnamed)", processed.prompt_token_ids, params))
+        self._check(Request("(unnamed)", processed.prompt_token_ids, params, priority=priority))
 
     def add_request(
         self,
@@ -98,6 +99,7 @@ class EngineCore:
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         cache_salt: str | None = None,
+        priority: int = 0,
     ) -> None:
         """Queues a prompt (text or token ids); its outputs come out of `step`.
 
@@ -105,17 +107,20 @@ class EngineCore:
             request_id: any name that no unfinished request has.
             sampling_params: with BeamSearchParams there is one output, when the search has ended.
             cache_salt: requests share cached prefixes only with those of the same salt.
+            priority: the lower goes first; other than 0 only under scheduling_policy "priority".
 
         Raises:
             InvalidRequestError: this request can never run; nothing else is affected.
         """
         arrival = time.monotonic()
         if isinstance(sampling_params, BeamSearchParams):
-            self._add_beam_search(request_id, prompt, sampling_params, cache_salt, arrival)
+            self._add_beam_search(
+                request_id, prompt, sampling_params, cache_salt, arrival, priority
+            )
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
-        self._check(Request(request_id, token_ids, params))
+        self._check(Request(request_id, token_ids, params, priority=priority))
         children = self._output_processor.add_request(
             request_id, processed.prompt, token_ids, params, arrival
         )
@@ -129,6 +134,7 @@ class EngineCore:
                 eos_token_ids=self._eos_token_ids,
                 arrival_time=arrival,
                 cache_salt=cache_salt,
+                priority=priority,
             )
             self.scheduler.add_request(request, leader_id)
             self._requests[child.request_id] = request
@@ -204,8 +210,11 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        priority: int,
     ) -> None:
-        group, processed = self._beam_group(request_id, prompt, params, cache_salt, arrival)
+        group, processed = self._beam_group(
+            request_id, prompt, params, cache_salt, arrival, priority
+        )
         token_ids, given = processed.prompt_token_ids, processed.sampling_params
         self._output_processor.add_request(request_id, processed.prompt, token_ids, given, arrival)
         self.scheduler.add_beam_group(group)
@@ -223,6 +232,7 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        priority: int,
     ) -> tuple[BeamGroup, ProcessedInput]:
         scheduler = self.scheduler
         given = SamplingParams(
@@ -250,6 +260,7 @@ class EngineCore:
                     greedy,
                     arrival_time=arrival,
                     cache_salt=cache_salt,
+                    priority=priority,
                 )
                 for index in range(params.beam_width)
             ],

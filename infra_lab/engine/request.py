@@ -48,6 +48,8 @@ class Request:
         num_prompt_logprobs: prompt log-probabilities delivered so far, of
             `num_prompt_tokens - 1` (the first token has none).
         sent_to_worker: whether a NewRequest has gone out for it.
+        priority: the lower goes first, under the policy "priority".
+        rank: its place among all requests, set by the scheduling policy when it arrives.
     """
 
     request_id: str
@@ -64,6 +66,8 @@ class Request:
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0
     sent_to_worker: bool = False
+    priority: int = 0
+    rank: tuple[float, ...] = ()
     beam_group: BeamGroup | None = None
     output_token_ids: list[int] = field(default_factory=list)
     all_token_ids: list[int] = field(init=False)

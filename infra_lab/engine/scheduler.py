@@ -7,42 +7,36 @@ within a token budget. Chunked prefill, prefix-cache hits, preemption and resume
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from infra_lab.cache.block_hash import PrefixChain
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
-from infra_lab.engine.beam_branches import BeamBranches, Queues
+from infra_lab.engine.beam_branches import BeamBranches
 from infra_lab.engine.beam_search import BeamGroup
-from infra_lab.engine.forks import Followers
+from infra_lab.engine.policies import SchedulingPolicy, make_policy
+from infra_lab.engine.queues import Queues
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
 from infra_lab.engine.updates import PrefixCacheStats, RequestUpdate, SchedulerStats
 from infra_lab.errors import InvalidRequestError
 from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
-VictimPolicy = Callable[[Sequence[Request]], int]
-
-
-def last_admitted(running: Sequence[Request]) -> int:
-    """First come, first served: the request that was admitted last gives way."""
-    return len(running) - 1
-
 
 class Scheduler:
-    """Continuous batching over one KV cache, first come, first served.
+    """Continuous batching over one KV cache, in the order of a policy.
 
     One step is `schedule()`, the worker's run, `update_from_output()`, in this order;
-    requests may be added and aborted at any moment between these calls. `running` and then
-    `waiting` always hold the unfinished requests in order of arrival: a preempted request
-    goes back to the front of `waiting`. Only followers (see `forks`) stand beside them.
+    requests may be added and aborted at any moment between these calls. `running` is in order of
+    rank and `waiting` in the policy's waiting order; first come, first served, `running` and then
+    `waiting` hold the unfinished requests in order of arrival. Only followers (see `forks`) stand
+    beside them.
 
     Args:
-        choose_victim: index of the running request that gives up its blocks when there are
-            too few; the default keeps arrival order.
+        policy: who runs first and who gives way; None is the one that the config names.
     """
 
     def __init__(
@@ -50,18 +44,18 @@ class Scheduler:
         config: EngineConfig,
         kv_cache: KVCacheManager,
         max_model_len: int,
-        choose_victim: VictimPolicy = last_admitted,
+        policy: SchedulingPolicy | None = None,
     ) -> None:
         self.config = config
         self.kv_cache = kv_cache
         self.max_model_len = max_model_len
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self._choose_victim = choose_victim
+        self.policy = make_policy(config, max_model_len) if policy is None else policy
+        self._queues = Queues(self.policy)
+        self.running, self.waiting = self._queues.running, self._queues.waiting
+        self._followers = self._queues.followers
+        self._num_steps = 0
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, PrefixChain] = {}
-        self._followers = Followers()
-        self._queues = Queues(self.running, self.waiting, self._followers)
         self._beams = BeamBranches(self._queues, kv_cache, self._chains, config.max_num_seqs)
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
@@ -90,8 +84,9 @@ class Scheduler:
         check_admissible(request, self.config, self.kv_cache, self.max_model_len)
         self._requests[request_id] = request
         self._chains[request_id] = self.kv_cache.new_chain(request.extra_keys)
+        self._queues.rank(request, self._num_steps)
         if leader_id is None:
-            self.waiting.append(request)
+            self._queues.wait(request)
         else:
             self._followers.add(request, leader_id)
 
@@ -129,7 +124,7 @@ class Scheduler:
             return True
         self._queues.leave(request)
         if (heir := self._followers.lead_on(request_id)) is not None:
-            self.waiting.appendleft(heir)
+            self._queues.wait(heir)
         request.status = status
         self._release(request)
         return True
@@ -137,10 +132,10 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's work and take the blocks for it."""
         step = StepBuilder(self.config.max_num_batched_tokens)
+        self._num_steps += 1
         evictions_before = self.kv_cache.num_evictions
         self._schedule_running(step)
-        if not step.preempted_ids:
-            self._schedule_waiting(step)
+        self._schedule_waiting(step)
         while not step.items and (index := self._beams.idle_index()) is not None:
             # Nothing can be computed while beams that wait for their siblings hold the blocks.
             self._preempt(self.running.pop(index), step)
@@ -173,7 +168,7 @@ class Scheduler:
                 updates.append(self._update_request(fork, item, model_output))
                 self._release_if_finished(fork)
                 if fork.status is RequestStatus.WAITING:  # its leader was aborted meanwhile
-                    self.waiting.appendleft(fork)
+                    self._queues.wait(fork)
         updates = [update for update in updates if update.new_token_ids or update.prompt_logprobs]
         if any(update.finish_reason for update in updates):
             self.running[:] = [request for request in self.running if not request.is_finished]
@@ -206,8 +201,8 @@ class Scheduler:
         )
 
     def check_integrity(self) -> None:
-        """Raise CacheIntegrityError unless exactly the running requests hold blocks, and the
-        pool's accounts are in order."""
+        """Raise CacheIntegrityError unless exactly the running requests hold blocks, the queues
+        are in the policy's order, and the pool's accounts are right."""
         self.kv_cache.check_integrity()
         running = {request.request_id for request in self.running}
         if self.kv_cache.holders() != running:
@@ -215,10 +210,9 @@ class Scheduler:
                 f"blocks are held by {sorted(self.kv_cache.holders())} but running are "
                 f"{sorted(running)}"
             )
-        queued = running | {request.request_id for request in self.waiting} | self._followers.ids
-        places = len(self.running) + len(self.waiting) + len(self._followers)
-        if queued != set(self._requests) or len(queued) != places:
+        if self._queues.ids != set(self._requests) or len(self._queues) != len(self._requests):
             raise CacheIntegrityError("a request is lost or stands in two queues")
+        self._queues.check_order()
 
     def _schedule_running(self, step: StepBuilder) -> None:
         index = 0
@@ -231,7 +225,7 @@ class Scheduler:
             while self._allocate(request, num_new) is None:
                 victim_index = self._beams.idle_index()
                 if victim_index is None:
-                    victim_index = self._choose_victim(self.running)
+                    victim_index = self.policy.choose_victim(self.running)
                 victim = self.running.pop(victim_index)
                 self._preempt(victim, step)
                 if victim is request:
@@ -244,28 +238,70 @@ class Scheduler:
                 index += 1
 
     def _schedule_waiting(self, step: StepBuilder) -> None:
-        while self.waiting and step.budget > 0 and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and self.policy.may_admit(self.waiting[0], self.running):
             request = self.waiting[0]
+            if request.request_id in step.preempted_ids:
+                break  # what it gave up was needed by those ahead: it does not come back at once
+            is_ahead = bool(self.running) and self.running[-1].rank > request.rank
+            may_preempt = is_ahead and self.policy.preempts_for_waiting
+            if step.budget == 0 and not may_preempt:
+                return
+            if len(self.running) >= self.config.max_num_seqs and not may_preempt:
+                break
             prefix = self._find_prefix(request)
             num_remaining = request.num_tokens - prefix.num_tokens
+            if may_preempt:
+                self._make_way(request, prefix, step)
+            if step.budget == 0:
+                return
             num_new = self._chunk_size(num_remaining, step)
             if num_new < num_remaining and self._must_stay_whole(num_remaining):
                 return
             # Room for all its known tokens, not for the first chunk alone: a request that
             # was let in too early is soon preempted, and its work lost.
-            if not self.kv_cache.can_fit(request.num_tokens, prefix):
-                return
+            if not self._has_room(request, prefix):
+                break
             self.kv_cache.allocate_slots(request.request_id, prefix.num_tokens, num_new, prefix)
-            self.waiting.popleft()
+            self.waiting.pop(0)
             self._admit(request, prefix, step)
             step.add(self._share(request, num_new))
+        self.policy.end_admission()
+
+    def _has_room(
+        self, request: Request, prefix: CachedPrefix, after: Sequence[Request] = ()
+    ) -> bool:
+        """Whether there is a seat and memory for a waiting request, once those in `after` left."""
+        return len(self.running) - len(after) < self.config.max_num_seqs and self.kv_cache.can_fit(
+            request.num_tokens, prefix, [victim.request_id for victim in after]
+        )
+
+    def _make_way(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
+        """Preempt as few of the requests behind a waiting one as let it in; none if all were not
+        enough. Where the budget alone is lacking, they wait for a step and keep their blocks."""
+        behind = [running for running in self.running if running.rank > request.rank]
+        first_victim = len(behind) - bisect_left(
+            range(len(behind) + 1),
+            True,
+            key=lambda count: self._has_room(request, prefix, behind[len(behind) - count :]),
+        )
+        num_remaining = request.num_tokens - prefix.num_tokens
+        needed = num_remaining if self._must_stay_whole(num_remaining) else 1
+        budget = step.budget + sum(step.num_tokens(running.request_id) for running in behind)
+        if first_victim < 0 or budget < needed:
+            return
+        for victim in reversed(behind[first_victim:]):
+            self.running.remove(victim)
+            self._preempt(victim, step)
+        for running in reversed(behind[:first_victim]):
+            if step.budget >= needed:
+                return
+            step.withdraw(running.request_id)
 
     def _admit(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
-        request.status = RequestStatus.RUNNING
+        self._queues.run(request)
         request.num_computed_tokens = prefix.num_tokens
         self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
         step.prefix_hit_tokens += prefix.num_tokens
-        self.running.append(request)
         if not request.sent_to_worker:
             request.num_cached_tokens = prefix.num_tokens
         self._introduce(request, step)
@@ -289,15 +325,14 @@ class Scheduler:
                     self._introduce(follower, step)
                 room -= len(joining)
                 step.fork(item.request_id, self._followers.join(joining))
-                self.waiting.extendleft(reversed(others))
+                for follower in others:
+                    self._queues.wait(follower)
 
     def _fork(self, leader: Request, forks: Sequence[Request]) -> None:
-        """Let them hold the leader's blocks and run beside it, in order of arrival."""
-        place = self.running.index(leader) + 1 if forks else 0
-        self.running[place:place] = forks
+        """Let them hold the leader's blocks and run beside it."""
         for fork in forks:
             self.kv_cache.fork(leader.request_id, fork.request_id)
-            fork.status = RequestStatus.RUNNING
+            self._queues.run(fork)
 
     def _chunk_size(self, num_remaining: int, step: StepBuilder) -> int:
         cap = self.config.long_prefill_token_threshold
@@ -346,7 +381,7 @@ class Scheduler:
         if victim.awaits_others:
             self._beams.hold(victim)
         else:
-            self.waiting.appendleft(victim)
+            self._queues.wait(victim)
 
     def _update_request(
         self, request: Request, item: ScheduledRequest, model_output: ModelOutput

@@ -39,6 +39,15 @@ class StepBuilder:
         """Note a preemption; if the victim was in the step already, it leaves it and its
         tokens go back to the budget."""
         self.preempted_ids.append(request_id)
+        self.withdraw(request_id)
+
+    def num_tokens(self, request_id: str) -> int:
+        """Tokens of a request that are in the step so far."""
+        item = self._scheduled.get(request_id)
+        return len(item.token_ids) if item else 0
+
+    def withdraw(self, request_id: str) -> None:
+        """Take a request's tokens, if it has any, out of the step and back to the budget."""
         item = self._scheduled.pop(request_id, None)
         if item is not None:
             self.budget += len(item.token_ids)

@@ -166,7 +166,7 @@ class ScriptedModel:
 
 
 def make_scheduler(
-    num_blocks: int = 100, block_size: int = 16, max_model_len: int = 4096, **config: int | bool
+    num_blocks: int = 100, block_size: int = 16, max_model_len: int = 4096, **config: object
 ) -> Scheduler:
     """A scheduler over `num_blocks` usable blocks; other settings are EngineConfig's."""
     engine_config = EngineConfig(block_size=block_size, num_blocks=num_blocks, **config)  # type: ignore[arg-type]
@@ -181,6 +181,7 @@ def make_request(
     max_tokens: int | None = 16,
     eos: frozenset[int] = frozenset(),
     cache_salt: str | None = None,
+    priority: int = 0,
     **params: object,
 ) -> Request:
     """A request; a prompt given as a number is that many tokens, different for every id."""
@@ -194,6 +195,7 @@ def make_request(
         sampling,
         eos_token_ids=eos,
         cache_salt=cache_salt,
+        priority=priority,
     )
 
 

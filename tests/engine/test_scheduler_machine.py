@@ -22,8 +22,14 @@ from hypothesis.stateful import (
 from infra_lab.cache.block_hash import sha256
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
+from infra_lab.engine.policies import (
+    FirstComeFirstServed,
+    PriorityFirst,
+    ShortestJobFirst,
+    StaticBatching,
+)
 from infra_lab.engine.request import Request, RequestStatus
-from infra_lab.engine.scheduler import Scheduler, last_admitted
+from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.updates import RequestUpdate
 from infra_lab.errors import InvalidRequestError
 from infra_lab.sampling_params import SamplingParams
@@ -48,7 +54,9 @@ params = st.builds(
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
 )
 arrivals = st.lists(
-    st.tuples(prompts, params, st.sampled_from([None, None, "x"])), min_size=1, max_size=4
+    st.tuples(prompts, params, st.sampled_from([None, None, "x"]), st.integers(0, 3)),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -66,9 +74,26 @@ class Tracked:
         self.prompt_logprobs: list[object] = []
 
 
-def first_admitted(running: Sequence[Request]) -> int:
-    """A policy that takes requests out of a step they are already in."""
-    return 0
+class FirstGivesWay(FirstComeFirstServed):
+    """Takes requests out of a step they are already in."""
+
+    def choose_victim(self, running: Sequence[Request]) -> int:
+        return 0
+
+
+KEEP_ARRIVAL_ORDER = (FirstComeFirstServed, StaticBatching)
+policies = st.sampled_from(
+    [
+        FirstComeFirstServed,
+        FirstComeFirstServed,
+        FirstGivesWay,
+        StaticBatching,
+        lambda: ShortestJobFirst(MAX_MODEL_LEN),
+        lambda: ShortestJobFirst(MAX_MODEL_LEN, aging_steps=0),
+        lambda: PriorityFirst(aging_steps=3),
+        lambda: PriorityFirst(aging_steps=0),
+    ]
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -82,7 +107,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.sampled_from([True, True, False]),
         colliding=st.sampled_from([False, False, True]),
         tokens_per_step=st.sampled_from([1, 1, 3]),
-        choose_victim=st.sampled_from([last_admitted, last_admitted, first_admitted]),
+        make_policy=policies,
     )
     def build(
         self,
@@ -95,7 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching,
         colliding,
         tokens_per_step,
-        choose_victim,
+        make_policy,
     ) -> None:
         num_blocks = -(-pool_tokens // block_size)
         self.config = EngineConfig(
@@ -106,18 +131,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=cap,
             enable_chunked_prefill=chunked,
             enable_prefix_caching=caching,
+            scheduling_policy="priority",  # lets requests carry one; the policy is given below
         )
         hash_function = (lambda _: b"same") if colliding else sha256
         self.kv_cache = KVCacheManager(num_blocks + 1, block_size, caching, hash_function)
-        self.scheduler = Scheduler(self.config, self.kv_cache, MAX_MODEL_LEN, choose_victim)
-        self.keeps_order = choose_victim is last_admitted
+        self.policy = make_policy()
+        self.scheduler = Scheduler(self.config, self.kv_cache, MAX_MODEL_LEN, self.policy)
         self.model = FakeModel(block_size, tokens_per_step)
         self.tracked: dict[str, Tracked] = {}
 
     @rule(requests=arrivals)
-    def add(self, requests: list[tuple[list[int], SamplingParams, str | None]]) -> None:
-        for prompt, sampling, salt in requests:
-            self._add(prompt, sampling, salt)
+    def add(self, requests: list[tuple[list[int], SamplingParams, str | None, int]]) -> None:
+        for prompt, sampling, salt, priority in requests:
+            self._add(prompt, sampling, salt, priority=priority)
 
     @rule(prompt=prompts, sampling=params)
     def add_twins(self, prompt: list[int], sampling: SamplingParams) -> None:
@@ -134,7 +160,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for seed in range(2, n + 1):
             if leader is not None:
                 own = replace(sampling, prompt_logprobs=None)
-                self._add(prompt, own, salt, seed, leader.request_id)
+                self._add(prompt, own, salt, seed, leader_id=leader.request_id)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -164,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         queue = [*self.scheduler.running, *self.scheduler.waiting]
         tracked = [self.tracked[request.request_id] for request in queue]
         order = [one.order for one in tracked if not one.follows]
-        assert order == sorted(order) or not self.keeps_order
+        assert order == sorted(order) or type(self.policy) not in KEEP_ARRIVAL_ORDER
 
     def teardown(self) -> None:
         for _ in range(3000):
@@ -185,6 +211,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampling: SamplingParams,
         salt: str | None,
         seed: int = 0,
+        priority: int = 0,
         leader_id: str | None = None,
     ) -> Request | None:
         request = Request(
@@ -194,6 +221,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             seed,
             eos_token_ids=frozenset({EOS}),
             cache_salt=salt,
+            priority=priority,
         )
         limits = [MAX_MODEL_LEN - 1, self.kv_cache.capacity_tokens]
         if not self.config.enable_chunked_prefill:
@@ -236,7 +264,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not config.enable_chunked_prefill:
             for item in step.scheduled:
                 assert item.samples or item.request_id not in introduced
-        assert not introduced or not step.preempted_request_ids
+        self._check_preempted(step)
+
+    def _check_preempted(self, step: SchedulerOutput) -> None:
+        """Nobody is let in while one ahead was just turned out, and nobody at all unless the
+        policy preempts for those that wait. Forks join their leader all the same."""
+        ranks = {name: self.tracked[name].request.rank for name in step.preempted_request_ids}
+        assert not ranks.keys() & step.num_scheduled_tokens.keys()
+        let_in = {new.request_id for new in step.new_requests} & step.num_scheduled_tokens.keys()
+        if ranks and not self.policy.preempts_for_waiting:
+            assert not let_in
+        for name in let_in:
+            assert all(self.tracked[name].request.rank < rank for rank in ranks.values())
 
     def _take_in(self, update: RequestUpdate) -> None:
         tracked = self.tracked[update.request.request_id]
