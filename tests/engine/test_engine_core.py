@@ -254,7 +254,8 @@ def test_the_event_log_accounts_for_every_token_and_block() -> None:
 def test_a_priority_reaches_every_sample_and_an_unwanted_one_is_refused_like_any_request() -> None:
     engine = make_engine(scheduling_policy="priority")
     engine.add_request("a", [1], SamplingParams(n=2, max_tokens=2), priority=-3)
-    assert [request.priority for request in engine.scheduler.waiting] == [-3, -3]
+    engine.step()
+    assert [request.priority for request in engine.scheduler.running] == [-3, -3]
     drain(engine)
     plain = make_engine()
     for refuses in (plain.validate, lambda *given, **more: plain.add_request("b", *given, **more)):
