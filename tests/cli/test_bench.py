@@ -52,7 +52,7 @@ def tiny_config(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["throughput", "latency", "peers"])
+@pytest.mark.parametrize("command", ["throughput", "latency", "peers", "policies"])
 def test_every_help_has_an_example(bench: Run, command: str) -> None:
     status, out, _ = bench(command, "--help")
     assert status == 0
@@ -71,6 +71,12 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["throughput", "--threads", "0"], "--threads must be at least 1, not 0"),
         (["latency", "--prompt-len", "0"], "prompt lengths must be at least 1, not 0"),
         (["latency", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["policies", "--policy", "lifo"], "no policy 'lifo'"),
+        (["policies", "--rate", "-1"], "0 or more requests a second"),
+        (["policies", "--aging-steps", "-1"], "--aging-steps must be at least 0, not -1"),
+        (["policies", "--policy", "static", "--aging-steps", "5"], "none of static ages"),
+        (["policies", "--num-blocks", "0"], "--num-blocks must be at least 1, not 0"),
+        (["policies", "--num-blocks", "3"], "a prompt of"),
         (["peers"], "name at least one peer"),
         (["peers", "--peer", "sglang"], "no peer 'sglang'"),
         (["peers", "--peer", "vllm"], "give one for each peer"),
@@ -123,6 +129,19 @@ def test_a_failed_peer_ends_with_1_after_the_others_were_printed(
     assert engines["transformers"]["ours_over_peer"]["output_tokens_per_s"] == 1.0
     assert "ModuleNotFoundError" in engines["vllm"]["error"]
     assert "error: an engine did not finish.\nvllm: it ended with status 1" in err
+
+
+def test_policies_are_compared_on_one_trace(bench: Run) -> None:
+    some = ["--policy", "static", "--policy", "fcfs", "--num-requests", "30"]
+    status, out, err = bench("policies", *some, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert list(report["policies"]) == ["static", "fcfs"]
+    assert report["trace"]["num_requests"] == 30
+    assert report["policies"]["fcfs"]["all"]["latency_p99_s"] > 0
+    status, out, _ = bench("policies", *some)
+    assert status == 0
+    assert "static" in out
 
 
 @pytest.mark.model
