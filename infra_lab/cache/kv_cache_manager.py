@@ -22,10 +22,14 @@ from infra_lab.step import BlockCopy
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """Leading blocks whose content is in the cache already, not yet held for the finder."""
+    """Leading blocks whose content is in the cache already, not yet held for the finder.
+
+    `host_blocks` go on from `blocks`, in the swap space; `num_tokens` are in both.
+    """
 
     blocks: tuple[KVCacheBlock, ...] = ()
     num_tokens: int = 0
+    host_blocks: tuple[KVCacheBlock, ...] = ()
 
     @property
     def block_ids(self) -> list[int]:
@@ -223,6 +227,14 @@ class KVCacheManager:
         """A copy of the request's block table; empty if it holds no blocks."""
         table = self._tables.get(request_id)
         return table.block_ids.copy() if table else []
+
+    def table(self, request_id: str) -> BlockTable:
+        """The block table of a request that holds blocks; not a copy."""
+        return self._tables[request_id]
+
+    def source_of(self, block_id: int) -> int:
+        """Where a block's content lies until the copies of this step are done."""
+        return self._copies.get(block_id, block_id)
 
     def holders(self) -> set[str]:
         """Ids of the requests that have a block table."""

@@ -7,22 +7,25 @@ within a token budget. Chunked prefill, prefix-cache hits, preemption and resume
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
-from infra_lab.cache.block_hash import PrefixChain
+from infra_lab.cache.block_hash import ExtraKeys, PrefixChain
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_branches import BeamBranches
 from infra_lab.engine.beam_search import BeamGroup
+from infra_lab.engine.chunks import chunk_size, must_stay_whole
 from infra_lab.engine.policies import SchedulingPolicy, make_policy
+from infra_lab.engine.preemption import Preemption
 from infra_lab.engine.queues import Queues
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import PrefixCacheStats, RequestUpdate, SchedulerStats
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
 
@@ -37,6 +40,8 @@ class Scheduler:
 
     Args:
         policy: who runs first and who gives way; None is the one that the config names.
+        swap_space: where preempted requests may keep their blocks; None lets them recompute.
+        swap_cost: which of both is chosen; None swaps whenever there is room.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class Scheduler:
         kv_cache: KVCacheManager,
         max_model_len: int,
         policy: SchedulingPolicy | None = None,
+        swap_space: SwapSpace | None = None,
+        swap_cost: SwapCost | None = None,
     ) -> None:
         self.config = config
         self.kv_cache = kv_cache
@@ -57,6 +64,10 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, PrefixChain] = {}
         self._beams = BeamBranches(self._queues, kv_cache, self._chains, config.max_num_seqs)
+        self.swap_space, self.swap_cost = swap_space, swap_cost
+        self._preemption = Preemption(
+            config, kv_cache, self._queues, self._beams, swap_space, swap_cost
+        )
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
         self._last_evictions = 0
@@ -133,18 +144,21 @@ class Scheduler:
         """Choose the next step's work and take the blocks for it."""
         step = StepBuilder(self.config.max_num_batched_tokens)
         self._num_steps += 1
+        if self.swap_space is not None:
+            self.swap_space.begin_step()
         evictions_before = self.kv_cache.num_evictions
         self._schedule_running(step)
         self._schedule_waiting(step)
         while not step.items and (index := self._beams.idle_index()) is not None:
             # Nothing can be computed while beams that wait for their siblings hold the blocks.
-            self._preempt(self.running.pop(index), step)
+            self._preemption.preempt(self.running[index], step)
             self._schedule_waiting(step)
         self._attach_forks(step)
         self._last_step = step
         self._last_evictions = self.kv_cache.num_evictions - evictions_before
         finished_ids, self._finished_ids = self._finished_ids, []
-        return step.build(finished_ids, self.kv_cache.take_block_copies())
+        swaps = self.swap_space.take_copies() if self.swap_space is not None else ()
+        return step.build(finished_ids, self.kv_cache.take_block_copies(), *swaps)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_output: ModelOutput
@@ -187,6 +201,23 @@ class Scheduler:
             self._prefix_stats = PrefixCacheStats()
         return is_reset
 
+    def offload(self, token_ids: Sequence[int], extra_keys: ExtraKeys = ()) -> int:
+        """Move what is cached of these tokens to the swap space; returns how many of them are then
+        found there, or in blocks that are in use. The copies are made by the next step.
+
+        Raises UsageError without a swap space or a prefix cache.
+        """
+        if self.swap_space is None or not self.config.enable_prefix_caching:
+            raise UsageError(
+                "there is nowhere to offload to: set swap_space_bytes, and leave "
+                "enable_prefix_caching on"
+            )
+        return self.swap_space.offload(self.kv_cache.new_chain(extra_keys), token_ids)
+
+    def abandon(self, step: SchedulerOutput) -> None:
+        """Of a step that failed, after its requests ended: forget what its copies were to bring."""
+        self._preemption.lose_copies(step, self._requests)
+
     def stats(self) -> SchedulerStats:
         usage = self.kv_cache.usage
         return SchedulerStats(
@@ -213,6 +244,9 @@ class Scheduler:
         if self._queues.ids != set(self._requests) or len(self._queues) != len(self._requests):
             raise CacheIntegrityError("a request is lost or stands in two queues")
         self._queues.check_order()
+        if self.swap_space is not None:
+            swapped = [one for one in self.waiting if one.status is RequestStatus.SWAPPED]
+            self.swap_space.check_integrity({request.request_id for request in swapped})
 
     def _schedule_running(self, step: StepBuilder) -> None:
         index = 0
@@ -221,13 +255,11 @@ class Scheduler:
             if request.awaits_others:
                 index += 1
                 continue
-            num_new = self._chunk_size(request.num_tokens - request.num_computed_tokens, step)
+            num_new = chunk_size(
+                request.num_tokens - request.num_computed_tokens, step.budget, self.config
+            )
             while self._allocate(request, num_new) is None:
-                victim_index = self._beams.idle_index()
-                if victim_index is None:
-                    victim_index = self.policy.choose_victim(self.running)
-                victim = self.running.pop(victim_index)
-                self._preempt(victim, step)
+                victim, victim_index = self._preemption.give_way(step)
                 if victim is request:
                     break
                 if victim_index < index:
@@ -249,59 +281,35 @@ class Scheduler:
             if len(self.running) >= self.config.max_num_seqs and not may_preempt:
                 break
             prefix = self._find_prefix(request)
-            num_remaining = request.num_tokens - prefix.num_tokens
             if may_preempt:
-                self._make_way(request, prefix, step)
+                num_remaining = request.num_tokens - prefix.num_tokens
+                needed = num_remaining if must_stay_whole(num_remaining, self.config) else 1
+                self._preemption.make_way(request, prefix, needed, step)
+                prefix = self._find_prefix(request)  # what was swapped out may have evicted some
             if step.budget == 0:
                 return
-            num_new = self._chunk_size(num_remaining, step)
-            if num_new < num_remaining and self._must_stay_whole(num_remaining):
+            num_remaining = request.num_tokens - prefix.num_tokens
+            num_new = chunk_size(num_remaining, step.budget, self.config)
+            if num_new < num_remaining and must_stay_whole(num_remaining, self.config):
                 return
             # Room for all its known tokens, not for the first chunk alone: a request that
             # was let in too early is soon preempted, and its work lost.
-            if not self._has_room(request, prefix):
+            if not self._preemption.has_room(request, prefix):
                 break
             self.kv_cache.allocate_slots(request.request_id, prefix.num_tokens, num_new, prefix)
+            if self.swap_space is not None:
+                self.swap_space.bring_in(request.request_id, prefix)
             self.waiting.pop(0)
             self._admit(request, prefix, step)
             step.add(self._share(request, num_new))
         self.policy.end_admission()
 
-    def _has_room(
-        self, request: Request, prefix: CachedPrefix, after: Sequence[Request] = ()
-    ) -> bool:
-        """Whether there is a seat and memory for a waiting request, once those in `after` left."""
-        return len(self.running) - len(after) < self.config.max_num_seqs and self.kv_cache.can_fit(
-            request.num_tokens, prefix, [victim.request_id for victim in after]
-        )
-
-    def _make_way(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
-        """Preempt as few of the requests behind a waiting one as let it in; none if all were not
-        enough. Where the budget alone is lacking, they wait for a step and keep their blocks."""
-        behind = [running for running in self.running if running.rank > request.rank]
-        first_victim = len(behind) - bisect_left(
-            range(len(behind) + 1),
-            True,
-            key=lambda count: self._has_room(request, prefix, behind[len(behind) - count :]),
-        )
-        num_remaining = request.num_tokens - prefix.num_tokens
-        needed = num_remaining if self._must_stay_whole(num_remaining) else 1
-        budget = step.budget + sum(step.num_tokens(running.request_id) for running in behind)
-        if first_victim < 0 or budget < needed:
-            return
-        for victim in reversed(behind[first_victim:]):
-            self.running.remove(victim)
-            self._preempt(victim, step)
-        for running in reversed(behind[:first_victim]):
-            if step.budget >= needed:
-                return
-            step.withdraw(running.request_id)
-
     def _admit(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
+        if request.status is not RequestStatus.SWAPPED:
+            self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
+            step.prefix_hit_tokens += prefix.num_tokens
         self._queues.run(request)
         request.num_computed_tokens = prefix.num_tokens
-        self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
-        step.prefix_hit_tokens += prefix.num_tokens
         if not request.sent_to_worker:
             request.num_cached_tokens = prefix.num_tokens
         self._introduce(request, step)
@@ -334,24 +342,17 @@ class Scheduler:
             self.kv_cache.fork(leader.request_id, fork.request_id)
             self._queues.run(fork)
 
-    def _chunk_size(self, num_remaining: int, step: StepBuilder) -> int:
-        cap = self.config.long_prefill_token_threshold
-        if cap and self.config.enable_chunked_prefill:
-            num_remaining = min(num_remaining, cap)
-        return min(num_remaining, step.budget)
-
-    def _must_stay_whole(self, num_remaining: int) -> bool:
-        # A resumed request may have outgrown a whole step; it is split all the same, for it
-        # would never run otherwise.
-        fits_a_step = num_remaining <= self.config.max_num_batched_tokens
-        return fits_a_step and not self.config.enable_chunked_prefill
-
     def _find_prefix(self, request: Request) -> CachedPrefix:
+        if self.swap_space is not None and request.status is RequestStatus.SWAPPED:
+            return self.swap_space.prefix_of(request.request_id, request.num_computed_tokens)
         # Log-probabilities of prompt positions exist only where the prompt is computed.
         if request.owes_prompt_logprobs:
             return NO_PREFIX
         chain = self._chains[request.request_id]
-        return self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
+        prefix = self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
+        if self.swap_space is not None:
+            return self.swap_space.extend_prefix(prefix, chain, request.all_token_ids)
+        return prefix
 
     def _allocate(self, request: Request, num_new: int) -> list[int] | None:
         return self.kv_cache.allocate_slots(
@@ -370,18 +371,6 @@ class Scheduler:
             prompt_logprobs_from=request.prompt_logprobs_from(start, end),
             is_prompt_chunk=start < request.num_prompt_tokens,
         )
-
-    def _preempt(self, victim: Request, step: StepBuilder) -> None:
-        """Take back a victim's blocks; it will compute its tokens again when it resumes."""
-        step.preempt(victim.request_id)
-        self.kv_cache.free(victim.request_id)
-        victim.status = RequestStatus.PREEMPTED
-        victim.num_computed_tokens = 0
-        victim.num_preemptions += 1
-        if victim.awaits_others:
-            self._beams.hold(victim)
-        else:
-            self._queues.wait(victim)
 
     def _update_request(
         self, request: Request, item: ScheduledRequest, model_output: ModelOutput
@@ -419,6 +408,8 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         """Forget an ended request; the worker hears of it with the next step."""
         self.kv_cache.free(request.request_id)
+        if self.swap_space is not None:
+            self.swap_space.drop(request.request_id)
         del self._requests[request.request_id], self._chains[request.request_id]
         if request.sent_to_worker:
             self._finished_ids.append(request.request_id)

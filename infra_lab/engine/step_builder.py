@@ -53,7 +53,11 @@ class StepBuilder:
             self.budget += len(item.token_ids)
 
     def build(
-        self, finished_request_ids: list[str], block_copies: Sequence[BlockCopy] = ()
+        self,
+        finished_request_ids: list[str],
+        block_copies: Sequence[BlockCopy] = (),
+        swap_outs: Sequence[BlockCopy] = (),
+        swap_ins: Sequence[BlockCopy] = (),
     ) -> SchedulerOutput:
         return SchedulerOutput(
             scheduled=self.items,
@@ -61,4 +65,6 @@ class StepBuilder:
             finished_request_ids=finished_request_ids,
             preempted_request_ids=self.preempted_ids,
             block_copies=list(block_copies),
+            swap_outs=list(swap_outs),
+            swap_ins=list(swap_ins),
         )

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from infra_lab.cache.block_hash import sha256
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
 from infra_lab.engine.policies import (
     FirstComeFirstServed,
@@ -30,6 +31,7 @@ from infra_lab.engine.policies import (
 )
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import RequestUpdate
 from infra_lab.errors import InvalidRequestError
 from infra_lab.sampling_params import SamplingParams
@@ -108,6 +110,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         colliding=st.sampled_from([False, False, True]),
         tokens_per_step=st.sampled_from([1, 1, 3]),
         make_policy=policies,
+        swap_tokens=st.sampled_from([0, 0, 8, 20, 100]),
+        chooses=st.booleans(),
     )
     def build(
         self,
@@ -121,6 +125,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         colliding,
         tokens_per_step,
         make_policy,
+        swap_tokens,
+        chooses,
     ) -> None:
         num_blocks = -(-pool_tokens // block_size)
         self.config = EngineConfig(
@@ -136,7 +142,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         hash_function = (lambda _: b"same") if colliding else sha256
         self.kv_cache = KVCacheManager(num_blocks + 1, block_size, caching, hash_function)
         self.policy = make_policy()
-        self.scheduler = Scheduler(self.config, self.kv_cache, MAX_MODEL_LEN, self.policy)
+        self.swap_space = None
+        if swap_tokens:
+            self.swap_space = SwapSpace(-(-swap_tokens // block_size) + 1, self.kv_cache)
+        # By turns, whatever is the better for it: both ways, in one run, of requests that share.
+        cost = SwapCost(bytes_per_block=2, bytes_per_s=1.0, tokens_per_s=1.5 / block_size)
+        self.scheduler = Scheduler(
+            self.config,
+            self.kv_cache,
+            MAX_MODEL_LEN,
+            self.policy,
+            self.swap_space,
+            cost if chooses else None,
+        )
         self.model = FakeModel(block_size, tokens_per_step)
         self.tracked: dict[str, Tracked] = {}
 
@@ -177,6 +195,47 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort_while_a_step_is_in_flight(self, data: st.DataObject) -> None:
         self._step(data.draw(st.sampled_from(sorted(self.tracked))))
 
+    @precondition(lambda self: self.swap_space is not None and self.config.enable_prefix_caching)
+    @rule(prompt=prompts, salt=st.sampled_from([None, "x"]))
+    def offload(self, prompt: list[int], salt: str | None) -> None:
+        """Any prefix, whoever computed it; often one that requests use or that is here already."""
+        extra_keys = () if salt is None else (("salt", salt),)
+        num_found = self.scheduler.offload(prompt, extra_keys)
+        assert num_found <= len(prompt)
+        assert num_found % self.config.block_size == 0
+
+    @precondition(lambda self: self.tracked)
+    @rule(data=st.data())
+    def offload_what_a_request_computed(self, data: st.DataObject) -> None:
+        if self.swap_space is not None and self.config.enable_prefix_caching:
+            name = data.draw(st.sampled_from(sorted(self.tracked)))
+            request = self.tracked[name].request
+            self.scheduler.offload(request.all_token_ids, request.extra_keys)
+
+    @precondition(lambda self: self.scheduler.has_unfinished_requests)
+    @rule()
+    def a_step_fails(self) -> None:
+        """Its copies are not made, and its requests end, as the engine ends them."""
+        step = self.scheduler.schedule()
+        for item in step.scheduled:
+            for name in (item.request_id, *item.forks):
+                self._abort(name)
+        self.scheduler.abandon(step)
+        self.scheduler.check_integrity()
+        for new in step.new_requests:
+            self.model.know(new)
+        for copy in step.swap_outs:
+            self.model.spoil(self.model.host_kv, copy.target)
+        for copy in (*step.block_copies, *step.swap_ins):
+            self.model.spoil(self.model.kv, copy.target)
+        for name in step.finished_request_ids:
+            self.model.forget(name)
+
+    @rule()
+    def reset_swap_space(self) -> None:
+        if self.swap_space is not None:
+            assert self.swap_space.reset() == (self.swap_space.usage.used == 0)
+
     @rule()
     def reset_prefix_cache(self) -> None:
         assert self.kv_cache.reset_prefix_cache() == (self.kv_cache.usage.used == 0)
@@ -202,6 +261,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.model.known, "the worker still keeps state of ended requests"
         assert self.kv_cache.usage.used == 0
         assert self.kv_cache.reset_prefix_cache()
+        if self.swap_space is not None:
+            assert self.swap_space.reset()
         for tracked in self.tracked.values():
             self._check_output(tracked)
 
