@@ -81,6 +81,10 @@ class SchedulerOutput:
     swap_ins: list[BlockCopy] = field(default_factory=list)
 
     @property
+    def has_prompt_chunks(self) -> bool:
+        return any(item.is_prompt_chunk for item in self.scheduled)
+
+    @property
     def num_scheduled_tokens(self) -> dict[str, int]:
         return {item.request_id: len(item.token_ids) for item in self.scheduled}
 

@@ -185,7 +185,11 @@ class SwapSpace:
         return lost
 
     def reset(self) -> bool:
-        """Forget all offloaded content; False, and nothing done, while any block is held."""
+        """Forget all offloaded content; False, and nothing done, while a swapped request holds
+        any. Not to be called while a step is under way."""
+        if self._tables:
+            return False
+        self.begin_step()
         return self.pool.reset_prefix_cache()
 
     def check_integrity(self, swapped_ids: set[str]) -> None:

@@ -16,19 +16,14 @@ from typing import Protocol
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_search import BeamGroup, candidates_of
-from infra_lab.engine.event_log import (
-    BatchEntry,
-    EventLog,
-    RequestArrived,
-    RequestFinished,
-    StepEvent,
-)
+from infra_lab.engine.event_log import EventLog, RequestArrived
 from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
 from infra_lab.engine.output_processor import OutputProcessor
-from infra_lab.engine.request import Request, RequestStatus
+from infra_lab.engine.request import Request, RequestStatus, salt_keys
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.step_log import request_finished, step_event
 from infra_lab.engine.updates import RequestUpdate
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
@@ -144,6 +139,30 @@ class EngineCore:
                 RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
             )
 
+    def offload(self, prompt: str | Sequence[int], cache_salt: str | None = None) -> int:
+        """Moves what the cache has of an idle conversation to the swap space, out of the way of
+        others; a later request that begins with these tokens finds it there.
+
+        Args:
+            prompt: the conversation so far, prompts and answers, as text or token ids.
+            cache_salt: the one that its requests came with.
+
+        Returns:
+            How many of its tokens are in the swap space now: whole blocks only.
+
+        Raises:
+            UsageError: the engine has no swap space, or no prefix cache.
+            InvalidRequestError: `prompt` could be no request's.
+        """
+        space, kv_cache = self.scheduler.swap_space, self.scheduler.kv_cache
+        if space is None or not kv_cache.enable_prefix_caching:
+            raise UsageError(
+                "there is nowhere to offload to: set swap_space_bytes, and leave "
+                "enable_prefix_caching on"
+            )
+        token_ids = self._input_processor.token_ids(prompt)
+        return space.offload(kv_cache.new_chain(salt_keys(cache_salt)), token_ids)
+
     def abort(self, request_id: str) -> bool:
         """Ends a request and all its samples; its last output, with finish_reason "abort",
         comes out of the next `step`. False if it is unknown or has ended."""
@@ -178,13 +197,21 @@ class EngineCore:
             self._fail(scheduler_output, error)
             return
         executed = time.monotonic()
+        if self.scheduler.swap_cost is not None and scheduler_output.has_prompt_chunks:
+            self.scheduler.swap_cost.note_prefill(
+                scheduler_output.total_num_scheduled_tokens, executed - scheduled
+            )
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
         for group in self.scheduler.take_finished_beams():
             self._apply_beams(group, executed)
         if self.event_log.enabled:
-            self._log_step(scheduler_output, updates, started, scheduled, executed)
+            times_s = (started, scheduled, executed, time.monotonic())
+            stats, timings = self.scheduler.stats(), self.executor.timings
+            self.event_log.append(
+                step_event(self._num_steps, scheduler_output, updates, stats, timings, times_s)
+            )
         self._num_steps += 1
 
     def _apply(self, update: RequestUpdate, now: float) -> None:
@@ -307,6 +334,7 @@ class EngineCore:
             for child_id in self._output_processor.fail(name, message):
                 self._drop(child_id, RequestStatus.FINISHED_ABORTED)
             self._drop_beams(name)
+        self.scheduler.abandon(scheduler_output)
 
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)
@@ -340,65 +368,8 @@ class EngineCore:
             return request.request_id
         return self._output_processor.children(request.beam_group.request_id)[0]
 
-    def _log_step(
-        self,
-        scheduler_output: SchedulerOutput,
-        updates: list[RequestUpdate],
-        started: float,
-        scheduled: float,
-        executed: float,
-    ) -> None:
-        stats = self.scheduler.stats()
-        timings = self.executor.timings
-        self.event_log.append(
-            StepEvent(
-                step=self._num_steps,
-                start_time_s=started,
-                schedule_ms=1e3 * (scheduled - started),
-                execute_ms=1e3 * (executed - scheduled),
-                update_ms=1e3 * (time.monotonic() - executed),
-                batch=tuple(
-                    BatchEntry(
-                        item.request_id,
-                        len(item.token_ids),
-                        item.num_computed_tokens,
-                        is_prompt_chunk=item.is_prompt_chunk,
-                    )
-                    for item in scheduler_output.scheduled
-                ),
-                num_sampled_tokens=sum(len(update.new_token_ids) for update in updates),
-                blocks_used=stats.blocks_used,
-                blocks_cached=stats.blocks_cached,
-                blocks_free=stats.blocks_free,
-                prefix_hit_tokens=stats.prefix_hit_tokens,
-                num_evictions=stats.evictions,
-                preempted_request_ids=stats.preempted_request_ids,
-                num_running=stats.running,
-                num_waiting=stats.waiting,
-                prepare_ms=timings.prepare_ms,
-                model_ms=timings.model_ms,
-                sample_ms=timings.sample_ms,
-            )
-        )
-
     def _log_finished(self, outputs: list[RequestOutput]) -> None:
         now = time.monotonic()
         for output in outputs:
-            if not output.finished:
-                continue
-            metrics = output.metrics
-            self.event_log.append(
-                RequestFinished(
-                    time_s=now,
-                    request_id=output.request_id,
-                    reason=output.outputs[0].finish_reason or "stop",
-                    num_prompt_tokens=len(output.prompt_token_ids),
-                    num_output_tokens=sum(len(sample.token_ids) for sample in output.outputs),
-                    num_cached_tokens=output.num_cached_tokens,
-                    num_preemptions=metrics.num_preemptions,
-                    queue_time_s=metrics.queue_time_s,
-                    ttft_s=metrics.ttft_s,
-                    tpot_s=metrics.tpot_s,
-                    error=output.error,
-                )
-            )
+            if output.finished:
+                self.event_log.append(request_finished(output, now))

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 KV_CACHE_FULL = "kv_cache_full"
 
 
+def salt_keys(cache_salt: str | None) -> ExtraKeys:
+    """The part of a block's identity that a tenant's salt is."""
+    return () if cache_salt is None else (("salt", cache_salt),)
+
+
 class RequestStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -90,7 +95,7 @@ class Request:
     @property
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens separates its cached blocks from those of other requests."""
-        return (("salt", self.cache_salt),) if self.cache_salt is not None else ()
+        return salt_keys(self.cache_salt)
 
     @property
     def owes_prompt_logprobs(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra_lab.cache.block_hash import ExtraKeys, PrefixChain
+from infra_lab.cache.block_hash import PrefixChain
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
 from infra_lab.cache.swap_space import SwapSpace
@@ -25,7 +25,7 @@ from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
 from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import PrefixCacheStats, RequestUpdate, SchedulerStats
-from infra_lab.errors import InvalidRequestError, UsageError
+from infra_lab.errors import InvalidRequestError
 from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
 
@@ -194,25 +194,12 @@ class Scheduler:
         return self._prefix_stats
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes and their statistics; False, and nothing done, while a
-        request holds blocks."""
-        is_reset = self.kv_cache.reset_prefix_cache()
-        if is_reset:
-            self._prefix_stats = PrefixCacheStats()
-        return is_reset
-
-    def offload(self, token_ids: Sequence[int], extra_keys: ExtraKeys = ()) -> int:
-        """Move what is cached of these tokens to the swap space; returns how many of them are then
-        found there, or in blocks that are in use. The copies are made by the next step.
-
-        Raises UsageError without a swap space or a prefix cache.
-        """
-        if self.swap_space is None or not self.config.enable_prefix_caching:
-            raise UsageError(
-                "there is nowhere to offload to: set swap_space_bytes, and leave "
-                "enable_prefix_caching on"
-            )
-        return self.swap_space.offload(self.kv_cache.new_chain(extra_keys), token_ids)
+        """Forget all cached prefixes, offloaded ones too, and their statistics; False, and nothing
+        done, while a request holds blocks."""
+        if self.kv_cache.usage.used or not (self.swap_space is None or self.swap_space.reset()):
+            return False
+        self._prefix_stats = PrefixCacheStats()
+        return self.kv_cache.reset_prefix_cache()
 
     def abandon(self, step: SchedulerOutput) -> None:
         """Of a step that failed, after its requests ended: forget what its copies were to bring."""

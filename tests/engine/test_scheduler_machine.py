@@ -29,7 +29,7 @@ from infra_lab.engine.policies import (
     ShortestJobFirst,
     StaticBatching,
 )
-from infra_lab.engine.request import Request, RequestStatus
+from infra_lab.engine.request import Request, RequestStatus, salt_keys
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import RequestUpdate
@@ -199,8 +199,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=prompts, salt=st.sampled_from([None, "x"]))
     def offload(self, prompt: list[int], salt: str | None) -> None:
         """Any prefix, whoever computed it; often one that requests use or that is here already."""
-        extra_keys = () if salt is None else (("salt", salt),)
-        num_found = self.scheduler.offload(prompt, extra_keys)
+        chain = self.kv_cache.new_chain(salt_keys(salt))
+        num_found = self.swap_space.offload(chain, prompt)
         assert num_found <= len(prompt)
         assert num_found % self.config.block_size == 0
 
@@ -210,7 +210,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.swap_space is not None and self.config.enable_prefix_caching:
             name = data.draw(st.sampled_from(sorted(self.tracked)))
             request = self.tracked[name].request
-            self.scheduler.offload(request.all_token_ids, request.extra_keys)
+            chain = self.kv_cache.new_chain(request.extra_keys)
+            self.swap_space.offload(chain, request.all_token_ids)
 
     @precondition(lambda self: self.scheduler.has_unfinished_requests)
     @rule()
@@ -234,7 +235,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def reset_swap_space(self) -> None:
         if self.swap_space is not None:
-            assert self.swap_space.reset() == (self.swap_space.usage.used == 0)
+            is_held = any(one.status is RequestStatus.SWAPPED for one in self.scheduler.waiting)
+            assert self.swap_space.reset() is not is_held
 
     @rule()
     def reset_prefix_cache(self) -> None:
