@@ -84,6 +84,17 @@ def policies_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
+def resume_table(report: Mapping[str, Any]) -> Table:
+    """A row a length: what a preempted request waits for, both ways."""
+    table = Table(title=f"Resuming a preempted request: {report['model']}, {report['dtype']}")
+    for name in ("tokens", "recompute", "swap", "of it in", "out before", "recompute / swap"):
+        table.add_column(name, justify="right")
+    for row in report["resume"]:
+        times = (row[f"{name}_ms"] for name in ("recompute", "swap", "swap_in", "swap_out"))
+        table.add_row(str(row["tokens"]), *map(_milliseconds, times), f"{row['ratio']:.1f}x")
+    return table
+
+
 def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
     """Each engine's medians, then ours over each peer."""
     figures = Table(title="Side by side (medians)")

@@ -1,4 +1,4 @@
-"""`infra-lab bench`: throughput, latency, both beside other engines, and scheduling policies.
+"""`infra-lab bench`: throughput, latency, other engines, scheduling policies and preemption.
 
 Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON object.
 """
@@ -14,6 +14,7 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Dtype,
+    KVCacheMB,
     Model,
     count_option,
     new_app,
@@ -74,6 +75,7 @@ def throughput(
     max_num_seqs: MaxNumSeqs = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     block_size: BlockSize = None,
+    kv_cache_mb: KVCacheMB = None,
     prefix_caching: Annotated[
         bool,
         typer.Option("--prefix-caching", help="Let repeated prompts be found in the cache."),
@@ -81,6 +83,9 @@ def throughput(
     scheduling_policy: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="fcfs, sjf, priority or static; default: fcfs."),
+    ] = None,
+    swap_space_mb: Annotated[
+        int | None, count_option("Host memory for preempted requests, in MB.", "--swap-space-mb")
     ] = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
@@ -108,6 +113,8 @@ def throughput(
         block_size=block_size,
         enable_prefix_caching=prefix_caching,
         scheduling_policy=scheduling_policy,
+        swap_space_bytes=None if swap_space_mb is None else swap_space_mb * 1_000_000,
+        kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
     )
     say = _progress()
     say(f"loading {model}")
@@ -286,6 +293,35 @@ def policies(
         print_json(report)
     else:
         print_table(policies_table(report))
+
+
+@app.command(cls=Command, epilog="Example: infra-lab bench resume --tokens 128 --tokens 1024")
+def resume(
+    model: Model = "smollm2-135m",
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Length of the request; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seeds the token ids.")] = 0,
+    repeat: Annotated[int, count_option("Preemptions at each length; medians are shown.")] = 3,
+    dtype: Dtype = "auto",
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a preempted request waits for: swapped in, or computed again."""
+    from infra_lab.bench.engine import EngineSettings, effective_dtype, model_shape
+    from infra_lab.bench.resume import checked_lengths, compare_resume, resume_report
+    from infra_lab.bench.tables import resume_table
+
+    path, config = model_shape(model, cache_dir)
+    lengths = checked_lengths(tokens or [64, 256, 1024], config)
+    runs = compare_resume(path, lengths, repeat, dtype, seed, config, _progress())
+    used = effective_dtype(EngineSettings(dtype=dtype), config)
+    report = resume_report(model, used, lengths, repeat, runs)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(resume_table(report))
 
 
 def _progress() -> Callable[[str], None]:

@@ -52,7 +52,7 @@ def tiny_config(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["throughput", "latency", "peers", "policies"])
+@pytest.mark.parametrize("command", ["throughput", "latency", "peers", "policies", "resume"])
 def test_every_help_has_an_example(bench: Run, command: str) -> None:
     status, out, _ = bench(command, "--help")
     assert status == 0
@@ -72,6 +72,8 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["latency", "--prompt-len", "0"], "prompt lengths must be at least 1, not 0"),
         (["latency", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["policies", "--policy", "lifo"], "no policy 'lifo'"),
+        (["throughput", "--swap-space-mb", "0"], "--swap-space-mb must be at least 1, not 0"),
+        (["resume", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["policies", "--rate", "-1"], "0 or more requests a second"),
         (["policies", "--aging-steps", "-1"], "--aging-steps must be at least 0, not -1"),
         (["policies", "--policy", "static", "--aging-steps", "5"], "none of static ages"),
@@ -155,6 +157,23 @@ def test_throughput_prints_one_json_object_with_the_promised_keys(bench: Run) ->
     assert promised <= set(report)
     assert (report["prompt_tokens"], report["output_tokens"]) == (8, 6)
     assert report["step_time"]["steps"] >= 3
+
+
+@pytest.mark.model
+def test_resume_reports_both_ways_for_every_length(bench: Run) -> None:
+    _skip_without_model()
+    status, out, err = bench("resume", "--tokens", "5", "--tokens", "20", "--repeat", "1", "--json")
+    assert status == 0, err
+    rows = json.loads(out)["resume"]
+    assert [row["tokens"] for row in rows] == [5, 20]
+    assert all(0 < row["swap_in_ms"] < row["swap_ms"] for row in rows)
+    assert all(row["recompute_ms"] > 0 for row in rows)
+
+
+def test_resume_refuses_what_the_context_does_not_hold(bench: Run, tiny_config: str) -> None:
+    status, _, err = bench("resume", "--model", tiny_config, "--tokens", "61")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--tokens must be from 1 to 60 for this model, not 61" in err
 
 
 @pytest.mark.model
