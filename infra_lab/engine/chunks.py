@@ -7,6 +7,8 @@ so that decodes go on beside it.
 from __future__ import annotations
 
 from infra_lab.config import EngineConfig
+from infra_lab.engine.request import Request
+from infra_lab.step import ScheduledRequest
 
 
 def chunk_size(num_remaining: int, budget: int, config: EngineConfig) -> int:
@@ -23,3 +25,18 @@ def must_stay_whole(num_remaining: int, config: EngineConfig) -> bool:
     # would never run otherwise.
     fits_a_step = num_remaining <= config.max_num_batched_tokens
     return fits_a_step and not config.enable_chunked_prefill
+
+
+def share_of(request: Request, num_new: int, block_ids: list[int]) -> ScheduledRequest:
+    """A request's next `num_new` tokens as a part of a step."""
+    start = request.num_computed_tokens
+    end = start + num_new
+    return ScheduledRequest(
+        request_id=request.request_id,
+        token_ids=request.all_token_ids[start:end],
+        num_computed_tokens=start,
+        block_ids=block_ids,
+        samples=end == request.num_tokens,
+        prompt_logprobs_from=request.prompt_logprobs_from(start, end),
+        is_prompt_chunk=start < request.num_prompt_tokens,
+    )

@@ -17,7 +17,7 @@ from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_branches import BeamBranches
 from infra_lab.engine.beam_search import BeamGroup
-from infra_lab.engine.chunks import chunk_size, must_stay_whole
+from infra_lab.engine.chunks import chunk_size, must_stay_whole, share_of
 from infra_lab.engine.policies import SchedulingPolicy, make_policy
 from infra_lab.engine.preemption import Preemption
 from infra_lab.engine.queues import Queues
@@ -253,7 +253,7 @@ class Scheduler:
                     index -= 1
             else:
                 self._introduce(request, step)
-                step.add(self._share(request, num_new))
+                step.add(share_of(request, num_new, self.kv_cache.block_ids(request.request_id)))
                 index += 1
 
     def _schedule_waiting(self, step: StepBuilder) -> None:
@@ -288,7 +288,7 @@ class Scheduler:
                 self.swap_space.bring_in(request.request_id, prefix)
             self.waiting.pop(0)
             self._admit(request, prefix, step)
-            step.add(self._share(request, num_new))
+            step.add(share_of(request, num_new, self.kv_cache.block_ids(request.request_id)))
         self.policy.end_admission()
 
     def _admit(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
@@ -344,19 +344,6 @@ class Scheduler:
     def _allocate(self, request: Request, num_new: int) -> list[int] | None:
         return self.kv_cache.allocate_slots(
             request.request_id, request.num_computed_tokens, num_new
-        )
-
-    def _share(self, request: Request, num_new: int) -> ScheduledRequest:
-        start = request.num_computed_tokens
-        end = start + num_new
-        return ScheduledRequest(
-            request_id=request.request_id,
-            token_ids=request.all_token_ids[start:end],
-            num_computed_tokens=start,
-            block_ids=self.kv_cache.block_ids(request.request_id),
-            samples=end == request.num_tokens,
-            prompt_logprobs_from=request.prompt_logprobs_from(start, end),
-            is_prompt_chunk=start < request.num_prompt_tokens,
         )
 
     def _update_request(
