@@ -130,12 +130,12 @@ schedulings = st.sampled_from(
 BYTES_PER_TOKEN = 256
 swappings = st.builds(
     lambda tokens, choice: {"swap_space_bytes": tokens * BYTES_PER_TOKEN, **choice},
-    st.sampled_from([16, 48, 400]),
+    st.sampled_from([32, 64, 400]),
     st.sampled_from(
         [
             {"preemption_mode": "swap"},
-            # Swaps what need not be copied out, or in, and recomputes the rest.
-            {"swap_bytes_per_s": 1e6, "recompute_tokens_per_s": 1e6 / BYTES_PER_TOKEN / 1.5},
+            # Recomputes what fills its blocks badly, and swaps the rest.
+            {"swap_bytes_per_s": 1e6, "recompute_tokens_per_s": 1e6 / BYTES_PER_TOKEN / 3},
         ]
     ),
 )
@@ -153,7 +153,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "enable_prefix_caching": draw(st.booleans()),
         "attention": draw(st.sampled_from(["auto", "auto", "torch"])),
         **draw(schedulings),
-        **draw(st.just({}) | swappings),
+        **draw(st.just({}) | swappings | swappings),
     }
     arriving = draw(st.lists(arrivals, min_size=1, max_size=6))
     if config.get("scheduling_policy") != "priority":
