@@ -413,3 +413,21 @@ def test_nobody_is_overtaken_after_the_bound_nor_waits_longer_than_it(
             request.prompt_token_ids, request.sampling_params, frozenset(), 4096, num_blocks * 4
         )
         assert request.output_token_ids == alone[0], "an order changes no token"
+
+
+def test_nobody_gives_way_to_who_would_lack_the_budget_all_the_same() -> None:
+    scheduler = make_scheduler(
+        max_num_seqs=2,
+        max_num_batched_tokens=10,
+        enable_chunked_prefill=False,
+        scheduling_policy="priority",
+    )
+    model = FakeModel(16)
+    scheduler.add_request(make_request("first", 5, max_tokens=9, priority=0))
+    scheduler.add_request(make_request("low", 5, max_tokens=9, priority=9))
+    run_step(scheduler, model)
+    # Ten tokens at once, of which the first request takes one.
+    scheduler.add_request(make_request("whole", 10, max_tokens=2, priority=5))
+    step = scheduler.schedule()
+    assert step.preempted_request_ids == []
+    assert step.num_scheduled_tokens == {"first": 1, "low": 1}

@@ -217,3 +217,52 @@ def test_requests_are_swapped_or_recomputed_by_their_own_cost() -> None:
 def test_settings_that_mean_nothing_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         EngineConfig(**fields)  # type: ignore[arg-type]
+
+
+def offloaded(scheduler: Scheduler, model: FakeModel, prompt: list[int]) -> None:
+    """Has a conversation computed and then moved to the swap space."""
+    scheduler.add_request(make_request("talk", prompt, max_tokens=1))
+    run_to_end(scheduler, model)
+    space = scheduler.swap_space
+    assert space is not None
+    assert space.offload(scheduler.kv_cache.new_chain(), prompt) == len(prompt)
+    scheduler.add_request(make_request("other", 1, max_tokens=1))
+    run_to_end(scheduler, model)  # its step makes the copies
+
+
+def test_a_prefix_that_who_gives_way_evicts_from_the_swap_space_is_computed_instead() -> None:
+    scheduler = make_scheduler(
+        12, 4, swap_blocks=3, scheduling_policy="priority", aging_steps=0, max_num_seqs=1
+    )
+    model, prompt = FakeModel(4), list(range(8))
+    offloaded(scheduler, model, prompt)
+    scheduler.add_request(make_request("low", 10, max_tokens=5, priority=1))
+    run_step(scheduler, model)
+    scheduler.add_request(make_request("high", [*prompt, 1], max_tokens=2, priority=0))
+    step = scheduler.schedule()
+    assert step.preempted_request_ids == ["low"]
+    assert len(step.swap_outs) == 3, "the whole swap space"
+    assert (step.swap_ins, step.num_scheduled_tokens) == ([], {"high": 9})
+    scheduler.update_from_output(step, model.execute(step))
+    scheduler.check_integrity()
+    run_to_end(scheduler, model)
+
+
+def test_after_a_failed_step_a_prefix_that_was_to_come_in_is_not_taken_for_there() -> None:
+    scheduler, model, prompt = make_scheduler(12, 4, swap_blocks=6), FakeModel(4), list(range(8))
+    offloaded(scheduler, model, prompt)
+    scheduler.add_request(make_request("first", [*prompt, 1], max_tokens=2))
+    step = scheduler.schedule()
+    assert len(step.swap_ins) == 2
+    for new in step.new_requests:
+        model.know(new)
+    scheduler.abort("first")
+    scheduler.abandon(step)
+    scheduler.check_integrity()
+    again = make_request("again", [*prompt, 1], max_tokens=2)
+    scheduler.add_request(again)
+    step = scheduler.schedule()
+    assert len(step.swap_ins) == 2, "it is still in the swap space"
+    scheduler.update_from_output(step, model.execute(step))
+    run_to_end(scheduler, model)
+    assert len(again.output_token_ids) == 2
