@@ -5,12 +5,20 @@ Answers "which knobs does a serving engine have, and what does each trade?".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infra_lab.errors import UsageError
+from infra_lab.sampling_params import SamplingParams
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
+SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "static")
+PREEMPTION_MODES = ("auto", "swap", "recompute")
+AGING_POLICIES = ("sjf", "priority")
+
+# From a prompt's token ids and its parameters to the output tokens to expect.
+OutputLengthPredictor = Callable[[Sequence[int], SamplingParams], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,18 @@ class EngineConfig:
         attention: "native" (C, fp32 on a CPU), "torch" (anywhere), "triton" (a GPU); "auto" is
             the first of triton, native and torch that serves the device and dtype.
         seed: seeds requests that bring no seed of their own; None draws from the system.
+        scheduling_policy: "fcfs"; "sjf", the shortest job first; "priority", the lowest number
+            first, which preempts; "static", batch by batch. See engine.policies.
+        aging_steps: steps of waiting that make up for one level of priority, or for one token of
+            a job's length; 0 lets the low ones starve. None is the policy's own choice.
+        output_length_predictor: what "sjf" goes by in place of max_tokens.
+        swap_space_bytes: host memory for blocks of preempted requests and idle conversations; 0 is
+            none.
+        preemption_mode: "swap" and "recompute" a preempted request, or "auto", which takes what is
+            expected to be faster; without room in the swap space it is recomputed. See
+            engine.swap_cost.
+        swap_bytes_per_s: what "auto" reckons with; None measures it at start-up.
+        recompute_tokens_per_s: what "auto" reckons with; None measures it while running.
     """
 
     block_size: int = 16
@@ -51,6 +71,13 @@ class EngineConfig:
     device: str = "auto"
     attention: str = "auto"
     seed: int | None = None
+    scheduling_policy: str = "fcfs"
+    aging_steps: int | None = None
+    output_length_predictor: OutputLengthPredictor | None = None
+    swap_space_bytes: int = 0
+    preemption_mode: str = "auto"
+    swap_bytes_per_s: float | None = None
+    recompute_tokens_per_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -69,11 +96,62 @@ class EngineConfig:
             raise UsageError(
                 f"attention must be one of {', '.join(ATTENTION_BACKENDS)}, not {self.attention!r}"
             )
+        self._check_policy()
+        self._check_swap()
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
                 f"({self.max_num_batched_tokens}): every running request needs one of its tokens"
             )
+
+    def _check_policy(self) -> None:
+        policy = self.scheduling_policy
+        if policy not in SCHEDULING_POLICIES:
+            raise UsageError(
+                f"scheduling_policy must be one of {', '.join(SCHEDULING_POLICIES)}, not {policy!r}"
+            )
+        if self.aging_steps is not None:
+            _require_at_least("aging_steps", self.aging_steps, 0)
+            if policy not in AGING_POLICIES:
+                raise UsageError(
+                    f"aging_steps means nothing to scheduling_policy {policy!r}, which keeps the "
+                    f"order of arrival: leave it out, or choose {' or '.join(AGING_POLICIES)}"
+                )
+        if self.output_length_predictor is None:
+            return
+        if policy != "sjf":
+            raise UsageError(
+                f"output_length_predictor is of no use to scheduling_policy {policy!r}: leave it "
+                f'out, or choose "sjf"'
+            )
+        if not callable(self.output_length_predictor):
+            raise UsageError(
+                f"output_length_predictor must be a function of a prompt's token ids and its "
+                f"SamplingParams, not {self.output_length_predictor!r}"
+            )
+
+    def _check_swap(self) -> None:
+        _require_at_least("swap_space_bytes", self.swap_space_bytes, 0)
+        if self.preemption_mode not in PREEMPTION_MODES:
+            raise UsageError(
+                f"preemption_mode must be one of {', '.join(PREEMPTION_MODES)}, not "
+                f"{self.preemption_mode!r}"
+            )
+        if self.preemption_mode == "swap" and self.swap_space_bytes == 0:
+            raise UsageError(
+                'preemption_mode "swap" needs somewhere to swap to: set swap_space_bytes'
+            )
+        for name in ("swap_bytes_per_s", "recompute_tokens_per_s"):
+            speed = getattr(self, name)
+            if speed is None:
+                continue
+            if isinstance(speed, bool) or not isinstance(speed, (int, float)) or not speed > 0:
+                raise UsageError(f"{name} must be a number above 0, not {speed!r}")
+            if self.preemption_mode != "auto" or self.swap_space_bytes == 0:
+                raise UsageError(
+                    f'{name} is only reckoned with under preemption_mode "auto" with a '
+                    f"swap_space_bytes above 0: leave it out, or set these"
+                )
 
 
 def _require_at_least(name: str, value: int, minimum: int) -> None:

@@ -67,7 +67,9 @@ class SchedulerOutput:
 
     `finished_request_ids` names requests that ended since the last step, so that the worker
     may drop their state. A preempted request keeps its worker state: it will come back.
-    `block_copies` come before all else: every source is read before any block is written.
+    Copies come before all else, in this order: `swap_outs`, from the primary pool to the swap
+    space; `block_copies`, within the primary pool; `swap_ins`, from the swap space to the primary
+    pool. In each, every source is read before any block is written.
     """
 
     scheduled: list[ScheduledRequest] = field(default_factory=list)
@@ -75,6 +77,12 @@ class SchedulerOutput:
     finished_request_ids: list[str] = field(default_factory=list)
     preempted_request_ids: list[str] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
+    swap_outs: list[BlockCopy] = field(default_factory=list)
+    swap_ins: list[BlockCopy] = field(default_factory=list)
+
+    @property
+    def has_prompt_chunks(self) -> bool:
+        return any(item.is_prompt_chunk for item in self.scheduled)
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:

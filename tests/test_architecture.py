@@ -60,7 +60,12 @@ TORCH_FREE = [
     "infra_lab.models.parameters",
     "infra_lab.kernels_guard",
 ]
-TORCH_FREE_PATTERNS = ["cache/*.py", "engine/scheduler.py", "engine/request*.py"]
+TORCH_FREE_PATTERNS = [
+    "cache/*.py",
+    "engine/scheduler.py",
+    "engine/request*.py",
+    "engine/policies.py",
+]
 # The engine's own parts may use these; a start-up that loads them has lost its second.
 HEAVY = {"torch", "transformers", "huggingface_hub", "gguf", "triton", "numpy"}
 

@@ -53,6 +53,8 @@ class EngineSettings:
     kv_cache_bytes: int | None = None
     pretouch_kv_cache: bool = True
     enable_prefix_caching: bool = False
+    scheduling_policy: str | None = None
+    swap_space_bytes: int | None = None
 
     def engine_config(self) -> dict[str, Any]:
         """The fields that go to the engine; `threads` is torch's, not the engine's."""

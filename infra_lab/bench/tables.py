@@ -44,6 +44,57 @@ def latency_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
+def policies_table(report: Mapping[str, Any]) -> Table:
+    """A row a policy: latency and TTFT on the trace, and throughput with all requests at once."""
+    trace = report["trace"]
+    table = Table(
+        title=f"{trace['num_requests']} requests, {trace['rate_per_s']:g} a second, "
+        f"seed {trace['seed']}; the clock is modelled"
+    )
+    table.add_column("policy")
+    for name in (
+        "latency mean",
+        "P99",
+        "max",
+        "TTFT mean",
+        "P99",
+        "urgent TTFT mean",
+        "P99",
+        "preemptions",
+        "all at once, tokens/s",
+    ):
+        table.add_column(name, justify="right")
+    for policy, figures in report["policies"].items():
+        everyone, urgent = figures["all"], figures["urgent"] or {}
+        seconds = [
+            everyone["latency_mean_s"],
+            everyone["latency_p99_s"],
+            everyone["latency_max_s"],
+            everyone["ttft_mean_s"],
+            everyone["ttft_p99_s"],
+            urgent.get("ttft_mean_s"),
+            urgent.get("ttft_p99_s"),
+        ]
+        table.add_row(
+            policy,
+            *(NOT_MEASURED if value is None else f"{value:.2f} s" for value in seconds),
+            str(figures["preemptions"]),
+            f"{figures['saturated_output_tokens_per_s']:.1f}",
+        )
+    return table
+
+
+def resume_table(report: Mapping[str, Any]) -> Table:
+    """A row a length: what a preempted request waits for, both ways."""
+    table = Table(title=f"Resuming a preempted request: {report['model']}, {report['dtype']}")
+    for name in ("tokens", "recompute", "swap", "of it in", "out before", "recompute / swap"):
+        table.add_column(name, justify="right")
+    for row in report["resume"]:
+        times = (row[f"{name}_ms"] for name in ("recompute", "swap", "swap_in", "swap_out"))
+        table.add_row(str(row["tokens"]), *map(_milliseconds, times), f"{row['ratio']:.1f}x")
+    return table
+
+
 def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
     """Each engine's medians, then ours over each peer."""
     figures = Table(title="Side by side (medians)")

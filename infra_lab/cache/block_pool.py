@@ -118,6 +118,20 @@ class BlockPool:
         self._by_hash.setdefault(block.key.block_hash, {})[block.block_id] = block
         return block.key
 
+    def forget(self, block: KVCacheBlock) -> None:
+        """Let a block's content be found no more; who holds it keeps it."""
+        if block.key is not None:
+            self._num_idle_cached -= block.ref_count == 0
+            self._forget(block, block.key)
+
+    def discard(self, block: KVCacheBlock) -> None:
+        """Forget the content of a block that nobody holds, and give it out before all others;
+        nothing if it is held."""
+        if block.ref_count == 0:
+            self.forget(block)
+            self._free_queue.remove(block)
+            self._free_queue.appendleft(block)
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content; False, and nothing done, while any block is held."""
         if len(self._free_queue) != self.num_usable_blocks:

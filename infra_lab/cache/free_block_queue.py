@@ -57,14 +57,13 @@ class FreeBlockQueue:
 
     def append(self, block: KVCacheBlock) -> None:
         """Put a block at the end: it will be reused last."""
-        if block.next_free is not None:
-            raise CacheIntegrityError(f"block {block.block_id} was freed twice")
-        last = self._tail.previous_free
-        if last is None:
-            raise CacheIntegrityError("the free queue lost its end")
-        last.next_free, self._tail.previous_free = block, block
-        block.previous_free, block.next_free = last, self._tail
-        self._length += 1
+        self._insert(block, before=self._tail)
+
+    def appendleft(self, block: KVCacheBlock) -> None:
+        """Put a block at the beginning: it will be reused first."""
+        if self._head.next_free is None:
+            raise CacheIntegrityError("the free queue lost its beginning")
+        self._insert(block, before=self._head.next_free)
 
     def remove(self, block: KVCacheBlock) -> None:
         """Take a block out, wherever it stands."""
@@ -74,6 +73,16 @@ class FreeBlockQueue:
         previous.next_free, following.previous_free = following, previous
         block.previous_free = block.next_free = None
         self._length -= 1
+
+    def _insert(self, block: KVCacheBlock, before: KVCacheBlock) -> None:
+        if block.next_free is not None:
+            raise CacheIntegrityError(f"block {block.block_id} was freed twice")
+        previous = before.previous_free
+        if previous is None:
+            raise CacheIntegrityError("the free queue lost its end")
+        previous.next_free, before.previous_free = block, block
+        block.previous_free, block.next_free = previous, before
+        self._length += 1
 
     def popleft(self) -> KVCacheBlock:
         """Take the block that was not used for the longest time."""

@@ -8,6 +8,7 @@ copy (copy-on-write). It knows block ids only; the tensors belong to the worker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,14 @@ from infra_lab.step import BlockCopy
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """Leading blocks whose content is in the cache already, not yet held for the finder."""
+    """Leading blocks whose content is in the cache already, not yet held for the finder.
+
+    `host_blocks` go on from `blocks`, in the swap space; `num_tokens` are in both.
+    """
 
     blocks: tuple[KVCacheBlock, ...] = ()
     num_tokens: int = 0
+    host_blocks: tuple[KVCacheBlock, ...] = ()
 
     @property
     def block_ids(self) -> list[int]:
@@ -103,10 +108,21 @@ class KVCacheManager:
             found.append(block)
         return CachedPrefix(tuple(found), len(found) * self.block_size)
 
-    def can_fit(self, num_tokens: int, cached_prefix: CachedPrefix = NO_PREFIX) -> bool:
-        """Whether a request that holds nothing yet could get blocks for `num_tokens` now."""
+    def can_fit(
+        self,
+        num_tokens: int,
+        cached_prefix: CachedPrefix = NO_PREFIX,
+        after_freeing: Iterable[str] = (),
+    ) -> bool:
+        """Whether a request that holds nothing yet could get blocks for `num_tokens` now, or once
+        the requests named in `after_freeing` have given back theirs."""
         needed = self.num_blocks_for(num_tokens) - len(cached_prefix.blocks)
-        return needed <= self._num_available(cached_prefix)
+        given_back = Counter(b for name in after_freeing for b in self.block_ids(name))
+        blocks = self.pool.blocks
+        freed = sum(blocks[b].ref_count == count for b, count in given_back.items())
+        # Blocks of the prefix that are then free are about to be taken.
+        idle_prefix = sum(b.ref_count == given_back[b.block_id] for b in cached_prefix.blocks)
+        return needed <= self.pool.num_free_blocks + freed - idle_prefix
 
     def allocate_slots(
         self,
@@ -211,6 +227,14 @@ class KVCacheManager:
         """A copy of the request's block table; empty if it holds no blocks."""
         table = self._tables.get(request_id)
         return table.block_ids.copy() if table else []
+
+    def table(self, request_id: str) -> BlockTable:
+        """The block table of a request that holds blocks; not a copy."""
+        return self._tables[request_id]
+
+    def source_of(self, block_id: int) -> int:
+        """Where a block's content lies until the copies of this step are done."""
+        return self._copies.get(block_id, block_id)
 
     def holders(self) -> set[str]:
         """Ids of the requests that have a block table."""

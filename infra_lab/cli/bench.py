@@ -1,4 +1,4 @@
-"""`infra-lab bench`: throughput, latency, and both beside other engines.
+"""`infra-lab bench`: throughput, latency, other engines, scheduling policies and preemption.
 
 Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON object.
 """
@@ -14,6 +14,7 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Dtype,
+    KVCacheMB,
     Model,
     count_option,
     new_app,
@@ -74,10 +75,18 @@ def throughput(
     max_num_seqs: MaxNumSeqs = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     block_size: BlockSize = None,
+    kv_cache_mb: KVCacheMB = None,
     prefix_caching: Annotated[
         bool,
         typer.Option("--prefix-caching", help="Let repeated prompts be found in the cache."),
     ] = False,
+    scheduling_policy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="fcfs, sjf, priority or static; default: fcfs."),
+    ] = None,
+    swap_space_mb: Annotated[
+        int | None, count_option("Host memory for preempted requests, in MB.", "--swap-space-mb")
+    ] = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -103,6 +112,9 @@ def throughput(
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
         enable_prefix_caching=prefix_caching,
+        scheduling_policy=scheduling_policy,
+        swap_space_bytes=None if swap_space_mb is None else swap_space_mb * 1_000_000,
+        kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
     )
     say = _progress()
     say(f"loading {model}")
@@ -237,6 +249,79 @@ def peers(
     if comparison.failures:
         reasons = [f"{name}: {reason}" for name, reason in comparison.failures.items()]
         raise InfraLabError("an engine did not finish.\n" + "\n".join(reasons))
+
+
+@app.command(
+    cls=Command, epilog="Example: infra-lab bench policies --policy fcfs --policy static --rate 1"
+)
+def policies(
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="fcfs, sjf, priority or static; default: all."),
+    ] = None,
+    num_requests: NumRequests = 400,
+    rate: Annotated[
+        float, typer.Option(metavar="X", help="Mean arrivals a second; 0: all at once.")
+    ] = 2.2,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seeds arrivals and lengths.")] = 0,
+    aging_steps: Annotated[
+        int | None,
+        count_option("Steps of waiting worth a priority level or a token; 0: none.", minimum=0),
+    ] = None,
+    max_num_seqs: Annotated[int, count_option("Requests that may run in one step.")] = 16,
+    max_num_batched_tokens: Annotated[int, count_option("Tokens that one step may compute.")] = 256,
+    num_blocks: Annotated[int, count_option("Blocks of 16 tokens in the KV pool.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """Latency by scheduling policy, on one trace.
+
+    The engine's own scheduler serves it, on a clock that a model of the step time moves: no model
+    is loaded and the figures are the same everywhere. A tenth of the requests is urgent.
+    """
+    from infra_lab.bench.policies import StepCost, Trace, policies_report
+    from infra_lab.bench.tables import policies_table
+    from infra_lab.config import SCHEDULING_POLICIES, EngineConfig
+
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    trace = Trace(num_requests, rate, seed)
+    report = policies_report(trace, config, StepCost(), policy or SCHEDULING_POLICIES, aging_steps)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(policies_table(report))
+
+
+@app.command(cls=Command, epilog="Example: infra-lab bench resume --tokens 128 --tokens 1024")
+def resume(
+    model: Model = "smollm2-135m",
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Length of the request; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seeds the token ids.")] = 0,
+    repeat: Annotated[int, count_option("Preemptions at each length; medians are shown.")] = 3,
+    dtype: Dtype = "auto",
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a preempted request waits for: swapped in, or computed again."""
+    from infra_lab.bench.engine import EngineSettings, effective_dtype, model_shape
+    from infra_lab.bench.resume import checked_lengths, compare_resume, resume_report
+    from infra_lab.bench.tables import resume_table
+
+    path, config = model_shape(model, cache_dir)
+    lengths = checked_lengths(tokens or [64, 256, 1024], config)
+    runs = compare_resume(path, lengths, repeat, dtype, seed, config, _progress())
+    used = effective_dtype(EngineSettings(dtype=dtype), config)
+    report = resume_report(model, used, lengths, repeat, runs)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(resume_table(report))
 
 
 def _progress() -> Callable[[str], None]:

@@ -11,11 +11,15 @@ from infra_lab.config import EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.errors import InvalidRequestError
 
+# Without a floor, ever lower numbers would outrun every request that ages.
+MIN_PRIORITY, MAX_PRIORITY = -1000, 1000
+
 
 def check_admissible(
     request: Request, config: EngineConfig, kv_cache: KVCacheManager, max_model_len: int
 ) -> None:
     """Raise InvalidRequestError, naming the numbers, for a request that could never run."""
+    _check_priority(request, config)
     length = request.num_tokens
     name = f"request {request.request_id!r}"
     if length == 0:
@@ -37,4 +41,20 @@ def check_admissible(
             f"{name} has a prompt of {length} tokens, but a step computes at most "
             f"max_num_batched_tokens = {config.max_num_batched_tokens} and chunked prefill is "
             f"off: raise that number or enable chunked prefill"
+        )
+
+
+def _check_priority(request: Request, config: EngineConfig) -> None:
+    priority, name = request.priority, f"request {request.request_id!r}"
+    is_integer = isinstance(priority, int) and not isinstance(priority, bool)
+    if not is_integer or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"{name} has priority {priority!r}: give an integer from {MIN_PRIORITY} to "
+            f"{MAX_PRIORITY}, the lower the sooner"
+        )
+    if priority != 0 and config.scheduling_policy != "priority":
+        raise InvalidRequestError(
+            f"{name} has priority {priority}, but scheduling_policy is "
+            f"{config.scheduling_policy!r}: leave the priority out or set scheduling_policy to "
+            f"'priority'"
         )

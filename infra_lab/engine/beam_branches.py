@@ -8,33 +8,14 @@ branches and copied when written, so that moving a beam costs no copy of its key
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from infra_lab.cache.block_hash import PrefixChain
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.engine.beam_search import BeamGroup, Move
-from infra_lab.engine.forks import Followers
+from infra_lab.engine.queues import Queues
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.step import ModelOutput, ScheduledRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Queues:
-    """The scheduler's own lists: every unfinished request stands in one of them."""
-
-    running: list[Request]
-    waiting: deque[Request]
-    followers: Followers
-
-    def leave(self, request: Request) -> None:
-        if request.request_id in self.followers:
-            self.followers.remove(request)
-        elif request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-        else:
-            self.waiting.remove(request)
 
 
 class BeamBranches:
@@ -112,20 +93,19 @@ class BeamBranches:
         for move in moves:
             if move.branch is move.parent and move.branch.request_id in self._queues.followers:
                 self._queues.leave(move.branch)  # it was held, without blocks
-                self._queues.waiting.appendleft(move.branch)
+                self._queues.wait(move.branch)
             move.branch.all_token_ids.append(move.token_id)
             move.branch.output_token_ids.append(move.token_id)
 
     def _place_beside(self, branch: Request, parent: Request) -> None:
-        """Where its new parent stands, if that runs and there is room; else it waits, and will
+        """Running, if its new parent runs and there is room; else it waits, and will
         compute its tokens again."""
         running = self._queues.running
         if parent.status is RequestStatus.RUNNING and len(running) < self._max_num_seqs:
-            branch.status = RequestStatus.RUNNING
             branch.num_computed_tokens = parent.num_computed_tokens
-            running.insert(running.index(parent) + 1, branch)
+            self._queues.run(branch)
         else:
             self._kv_cache.free(branch.request_id)
             branch.status = RequestStatus.PREEMPTED
             branch.num_computed_tokens = 0
-            self._queues.waiting.appendleft(branch)
+            self._queues.wait(branch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -16,12 +17,14 @@ from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.attention.triton_backend import TritonAttentionBackend
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
 from infra_lab.engine.engine_core import EngineCore
 from infra_lab.engine.event_log import EngineStarted, EventLog
 from infra_lab.engine.input_processor import InputProcessor
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.errors import UsageError
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.config import ModelConfig
@@ -30,6 +33,7 @@ from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
 from infra_lab.native.library import NativeUnavailableError
 from infra_lab.native.memory import keep_freed_memory
+from infra_lab.worker.host_kv_cache import HostKVCache
 from infra_lab.worker.model_runner import ModelRunner
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
@@ -67,13 +71,26 @@ def build_engine(
         config.attention, model.attention_shape, config.block_size, dtype, device
     )
     # Block 0 is the null block: it pads block tables and belongs to no request.
+    num_host_blocks = choose_num_host_blocks(config, model_config, dtype)
     runner = ModelRunner(
-        model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache
+        model,
+        backend,
+        num_blocks + 1,
+        config.block_size,
+        config.pretouch_kv_cache,
+        num_host_blocks=num_host_blocks + 1 if num_host_blocks else 0,
     )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
+    swap_space = SwapSpace(num_host_blocks + 1, kv_cache) if num_host_blocks else None
     engine = EngineCore(
         config=config,
-        scheduler=Scheduler(config, kv_cache, max_model_len),
+        scheduler=Scheduler(
+            config,
+            kv_cache,
+            max_model_len,
+            swap_space=swap_space,
+            swap_cost=choose_swap_cost(config, runner.host_cache),
+        ),
         executor=runner,
         input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len),
         output_processor=OutputProcessor(tokenizer),
@@ -174,6 +191,41 @@ def choose_num_blocks(
             f"but {available / GIB:.2f} GiB are free: lower num_blocks or kv_cache_bytes"
         )
     return num_blocks
+
+
+def choose_num_host_blocks(
+    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype
+) -> int:
+    """Usable blocks of the swap space; 0 is none."""
+    block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+    num_blocks, given = config.swap_space_bytes // block_bytes, config.swap_space_bytes
+    if given and num_blocks == 0:
+        raise UsageError(
+            f"swap_space_bytes {given:,} holds no block: one block of {config.block_size} tokens "
+            f"takes {block_bytes:,} bytes in this model"
+        )
+    available = psutil.virtual_memory().available
+    if given > available:
+        raise UsageError(
+            f"a swap space of {given / GIB:.2f} GiB does not fit into the "
+            f"{available / GIB:.2f} GiB of free host memory: lower swap_space_bytes"
+        )
+    return num_blocks
+
+
+def choose_swap_cost(config: EngineConfig, host_cache: HostKVCache | None) -> SwapCost | None:
+    """None where there is nothing to choose between."""
+    if host_cache is None:
+        return None
+    bytes_per_s = config.swap_bytes_per_s
+    if bytes_per_s is None and config.preemption_mode == "auto":
+        bytes_per_s = host_cache.measure_bytes_per_s()
+    return SwapCost(
+        bytes_per_block=host_cache.bytes_per_block,
+        bytes_per_s=bytes_per_s or math.inf,
+        tokens_per_s=config.recompute_tokens_per_s,
+        mode=config.preemption_mode,
+    )
 
 
 def _available_bytes(device: torch.device) -> int:

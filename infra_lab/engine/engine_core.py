@@ -16,19 +16,14 @@ from typing import Protocol
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_search import BeamGroup, candidates_of
-from infra_lab.engine.event_log import (
-    BatchEntry,
-    EventLog,
-    RequestArrived,
-    RequestFinished,
-    StepEvent,
-)
+from infra_lab.engine.event_log import EventLog, RequestArrived
 from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
 from infra_lab.engine.output_processor import OutputProcessor
-from infra_lab.engine.request import Request, RequestStatus
+from infra_lab.engine.request import Request, RequestStatus, salt_keys
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.step_log import request_finished, step_event
 from infra_lab.engine.updates import RequestUpdate
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
@@ -83,14 +78,15 @@ class EngineCore:
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
+        priority: int = 0,
     ) -> None:
         """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
         if isinstance(sampling_params, BeamSearchParams):
-            self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0)
+            self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0, priority)
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params = processed.sampling_params
-        self._check(Request("(unnamed)", processed.prompt_token_ids, params))
+        self._check(Request("(unnamed)", processed.prompt_token_ids, params, priority=priority))
 
     def add_request(
         self,
@@ -98,6 +94,7 @@ class EngineCore:
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         cache_salt: str | None = None,
+        priority: int = 0,
     ) -> None:
         """Queues a prompt (text or token ids); its outputs come out of `step`.
 
@@ -105,17 +102,20 @@ class EngineCore:
             request_id: any name that no unfinished request has.
             sampling_params: with BeamSearchParams there is one output, when the search has ended.
             cache_salt: requests share cached prefixes only with those of the same salt.
+            priority: the lower goes first; other than 0 only under scheduling_policy "priority".
 
         Raises:
             InvalidRequestError: this request can never run; nothing else is affected.
         """
         arrival = time.monotonic()
         if isinstance(sampling_params, BeamSearchParams):
-            self._add_beam_search(request_id, prompt, sampling_params, cache_salt, arrival)
+            self._add_beam_search(
+                request_id, prompt, sampling_params, cache_salt, arrival, priority
+            )
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
-        self._check(Request(request_id, token_ids, params))
+        self._check(Request(request_id, token_ids, params, priority=priority))
         children = self._output_processor.add_request(
             request_id, processed.prompt, token_ids, params, arrival
         )
@@ -129,6 +129,7 @@ class EngineCore:
                 eos_token_ids=self._eos_token_ids,
                 arrival_time=arrival,
                 cache_salt=cache_salt,
+                priority=priority,
             )
             self.scheduler.add_request(request, leader_id)
             self._requests[child.request_id] = request
@@ -137,6 +138,30 @@ class EngineCore:
             self.event_log.append(
                 RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
             )
+
+    def offload(self, prompt: str | Sequence[int], cache_salt: str | None = None) -> int:
+        """Moves what the cache has of an idle conversation to the swap space, out of the way of
+        others; a later request that begins with these tokens finds it there.
+
+        Args:
+            prompt: the conversation so far, prompts and answers, as text or token ids.
+            cache_salt: the one that its requests came with.
+
+        Returns:
+            How many of its tokens are in the swap space now: whole blocks only.
+
+        Raises:
+            UsageError: the engine has no swap space, or no prefix cache.
+            InvalidRequestError: `prompt` could be no request's.
+        """
+        space, kv_cache = self.scheduler.swap_space, self.scheduler.kv_cache
+        if space is None or not kv_cache.enable_prefix_caching:
+            raise UsageError(
+                "there is nowhere to offload to: set swap_space_bytes, and leave "
+                "enable_prefix_caching on"
+            )
+        token_ids = self._input_processor.token_ids(prompt)
+        return space.offload(kv_cache.new_chain(salt_keys(cache_salt)), token_ids)
 
     def abort(self, request_id: str) -> bool:
         """Ends a request and all its samples; its last output, with finish_reason "abort",
@@ -172,13 +197,21 @@ class EngineCore:
             self._fail(scheduler_output, error)
             return
         executed = time.monotonic()
+        if self.scheduler.swap_cost is not None and scheduler_output.has_prompt_chunks:
+            self.scheduler.swap_cost.note_prefill(
+                scheduler_output.total_num_scheduled_tokens, executed - scheduled
+            )
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
         for group in self.scheduler.take_finished_beams():
             self._apply_beams(group, executed)
         if self.event_log.enabled:
-            self._log_step(scheduler_output, updates, started, scheduled, executed)
+            times_s = (started, scheduled, executed, time.monotonic())
+            stats, timings = self.scheduler.stats(), self.executor.timings
+            self.event_log.append(
+                step_event(self._num_steps, scheduler_output, updates, stats, timings, times_s)
+            )
         self._num_steps += 1
 
     def _apply(self, update: RequestUpdate, now: float) -> None:
@@ -204,8 +237,11 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        priority: int,
     ) -> None:
-        group, processed = self._beam_group(request_id, prompt, params, cache_salt, arrival)
+        group, processed = self._beam_group(
+            request_id, prompt, params, cache_salt, arrival, priority
+        )
         token_ids, given = processed.prompt_token_ids, processed.sampling_params
         self._output_processor.add_request(request_id, processed.prompt, token_ids, given, arrival)
         self.scheduler.add_beam_group(group)
@@ -223,6 +259,7 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        priority: int,
     ) -> tuple[BeamGroup, ProcessedInput]:
         scheduler = self.scheduler
         given = SamplingParams(
@@ -250,6 +287,7 @@ class EngineCore:
                     greedy,
                     arrival_time=arrival,
                     cache_salt=cache_salt,
+                    priority=priority,
                 )
                 for index in range(params.beam_width)
             ],
@@ -296,6 +334,7 @@ class EngineCore:
             for child_id in self._output_processor.fail(name, message):
                 self._drop(child_id, RequestStatus.FINISHED_ABORTED)
             self._drop_beams(name)
+        self.scheduler.abandon(scheduler_output)
 
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)
@@ -329,65 +368,8 @@ class EngineCore:
             return request.request_id
         return self._output_processor.children(request.beam_group.request_id)[0]
 
-    def _log_step(
-        self,
-        scheduler_output: SchedulerOutput,
-        updates: list[RequestUpdate],
-        started: float,
-        scheduled: float,
-        executed: float,
-    ) -> None:
-        stats = self.scheduler.stats()
-        timings = self.executor.timings
-        self.event_log.append(
-            StepEvent(
-                step=self._num_steps,
-                start_time_s=started,
-                schedule_ms=1e3 * (scheduled - started),
-                execute_ms=1e3 * (executed - scheduled),
-                update_ms=1e3 * (time.monotonic() - executed),
-                batch=tuple(
-                    BatchEntry(
-                        item.request_id,
-                        len(item.token_ids),
-                        item.num_computed_tokens,
-                        is_prompt_chunk=item.is_prompt_chunk,
-                    )
-                    for item in scheduler_output.scheduled
-                ),
-                num_sampled_tokens=sum(len(update.new_token_ids) for update in updates),
-                blocks_used=stats.blocks_used,
-                blocks_cached=stats.blocks_cached,
-                blocks_free=stats.blocks_free,
-                prefix_hit_tokens=stats.prefix_hit_tokens,
-                num_evictions=stats.evictions,
-                preempted_request_ids=stats.preempted_request_ids,
-                num_running=stats.running,
-                num_waiting=stats.waiting,
-                prepare_ms=timings.prepare_ms,
-                model_ms=timings.model_ms,
-                sample_ms=timings.sample_ms,
-            )
-        )
-
     def _log_finished(self, outputs: list[RequestOutput]) -> None:
         now = time.monotonic()
         for output in outputs:
-            if not output.finished:
-                continue
-            metrics = output.metrics
-            self.event_log.append(
-                RequestFinished(
-                    time_s=now,
-                    request_id=output.request_id,
-                    reason=output.outputs[0].finish_reason or "stop",
-                    num_prompt_tokens=len(output.prompt_token_ids),
-                    num_output_tokens=sum(len(sample.token_ids) for sample in output.outputs),
-                    num_cached_tokens=output.num_cached_tokens,
-                    num_preemptions=metrics.num_preemptions,
-                    queue_time_s=metrics.queue_time_s,
-                    ttft_s=metrics.ttft_s,
-                    tpot_s=metrics.tpot_s,
-                    error=output.error,
-                )
-            )
+            if output.finished:
+                self.event_log.append(request_finished(output, now))

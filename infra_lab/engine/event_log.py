@@ -88,6 +88,7 @@ class StepEvent:
             no request and found by their hash. The three add up to the pool.
         prefix_hit_tokens: prompt tokens of this step's batch that the cache saved computing.
         num_evictions: cached blocks given up in this step for new tokens.
+        num_swap_outs, num_swap_ins: blocks copied to the swap space and from it.
     """
 
     type: ClassVar[str] = "step"
@@ -109,6 +110,8 @@ class StepEvent:
     prepare_ms: float | None = None
     model_ms: float | None = None
     sample_ms: float | None = None
+    num_swap_outs: int = 0
+    num_swap_ins: int = 0
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -65,8 +65,12 @@ class InputProcessor:
             )
         self._check_vocabulary(params)
         text = prompt if isinstance(prompt, str) else None
-        token_ids = self._encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt)
+        token_ids = self.token_ids(prompt)
         return ProcessedInput(text, token_ids, self._fitted(params, len(token_ids)))
+
+    def token_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """The ids of a text or, checked, of a sequence of ids; raises InvalidRequestError."""
+        return self._encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt)
 
     def _encode(self, text: str) -> list[int]:
         if self._tokenizer is None:

@@ -59,6 +59,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params | Sequence[Params] | None = None,
         *,
+        priority: int | Sequence[int] = 0,
         use_progress: bool = False,
         skip_invalid: bool = False,
     ) -> list[RequestOutput]:
@@ -66,6 +67,8 @@ class LLM:
 
         Args:
             sampling_params: one for all, or one for each prompt.
+            priority: one for all, or one for each prompt; the lower goes first. It takes an
+                engine with scheduling_policy="priority".
             use_progress: whether to show a progress bar on stderr.
             skip_invalid: False raises before anything is computed if a prompt cannot run;
                 True gives that prompt an output with `error` set and completes the others.
@@ -76,7 +79,8 @@ class LLM:
         """
         listed = _as_list(prompts)
         params = _params_for(listed, sampling_params)
-        refused = self._refusals(listed, params)
+        priorities = _priorities_for(listed, priority)
+        refused = self._refusals(listed, params, priorities)
         if refused and not skip_invalid:
             index, error = next(iter(refused.items()))
             prefix = f"prompt {index}: " if len(listed) > 1 else ""
@@ -84,7 +88,9 @@ class LLM:
         ids = [self._new_id() for _ in listed]
         accepted = [index for index in range(len(listed)) if index not in refused]
         for index in accepted:
-            self.engine.add_request(ids[index], listed[index], params[index])
+            self.engine.add_request(
+                ids[index], listed[index], params[index], priority=priorities[index]
+            )
         done = self._run([ids[index] for index in accepted], use_progress)
         for index, error in refused.items():
             done[ids[index]] = _refused(ids[index], listed[index], error)
@@ -161,11 +167,16 @@ class LLM:
                 self.engine.abort(request_id)
         return done
 
-    def _refusals(self, prompts: Sequence[Prompt], params: Sequence[Params]) -> dict[int, str]:
+    def _refusals(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[Params],
+        priorities: Sequence[int],
+    ) -> dict[int, str]:
         refused = {}
-        for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+        for index, one in enumerate(zip(prompts, params, priorities, strict=True)):
             try:
-                self.engine.validate(prompt, one)
+                self.engine.validate(*one)
             except InvalidRequestError as error:
                 refused[index] = str(error)
         return refused
@@ -214,6 +225,18 @@ def _params_for(
             f"give one for all or one for each"
         )
     return list(params)
+
+
+def _priorities_for(prompts: Sequence[Prompt], priority: int | Sequence[int]) -> list[int]:
+    if not isinstance(priority, (list, tuple)):
+        one: Any = priority  # the engine says what is wrong with it, if anything is
+        return [one] * len(prompts)
+    if len(priority) != len(prompts):
+        raise UsageError(
+            f"{len(prompts)} prompts came with {len(priority)} priorities: "
+            f"give one for all or one for each"
+        )
+    return list(priority)
 
 
 def _refused(request_id: str, prompt: Prompt, error: str) -> RequestOutput:

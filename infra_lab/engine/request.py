@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 KV_CACHE_FULL = "kv_cache_full"
 
 
+def salt_keys(cache_salt: str | None) -> ExtraKeys:
+    """The part of a block's identity that a tenant's salt is."""
+    return () if cache_salt is None else (("salt", cache_salt),)
+
+
 class RequestStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -48,6 +53,8 @@ class Request:
         num_prompt_logprobs: prompt log-probabilities delivered so far, of
             `num_prompt_tokens - 1` (the first token has none).
         sent_to_worker: whether a NewRequest has gone out for it.
+        priority: the lower goes first, under the policy "priority".
+        rank: its place among all requests, set by the scheduling policy when it arrives.
     """
 
     request_id: str
@@ -64,6 +71,8 @@ class Request:
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0
     sent_to_worker: bool = False
+    priority: int = 0
+    rank: tuple[float, ...] = ()
     beam_group: BeamGroup | None = None
     output_token_ids: list[int] = field(default_factory=list)
     all_token_ids: list[int] = field(init=False)
@@ -86,7 +95,7 @@ class Request:
     @property
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens separates its cached blocks from those of other requests."""
-        return (("salt", self.cache_salt),) if self.cache_salt is not None else ()
+        return salt_keys(self.cache_salt)
 
     @property
     def owes_prompt_logprobs(self) -> bool:

@@ -7,42 +7,41 @@ within a token budget. Chunked prefill, prefix-cache hits, preemption and resume
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from infra_lab.cache.block_hash import PrefixChain
 from infra_lab.cache.free_block_queue import CacheIntegrityError
 from infra_lab.cache.kv_cache_manager import NO_PREFIX, CachedPrefix, KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
-from infra_lab.engine.beam_branches import BeamBranches, Queues
+from infra_lab.engine.beam_branches import BeamBranches
 from infra_lab.engine.beam_search import BeamGroup
-from infra_lab.engine.forks import Followers
+from infra_lab.engine.chunks import chunk_size, must_stay_whole, share_of
+from infra_lab.engine.policies import SchedulingPolicy, make_policy
+from infra_lab.engine.preemption import Preemption
+from infra_lab.engine.queues import Queues
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import PrefixCacheStats, RequestUpdate, SchedulerStats
 from infra_lab.errors import InvalidRequestError
 from infra_lab.step import ModelOutput, ScheduledRequest, SchedulerOutput
 
-VictimPolicy = Callable[[Sequence[Request]], int]
-
-
-def last_admitted(running: Sequence[Request]) -> int:
-    """First come, first served: the request that was admitted last gives way."""
-    return len(running) - 1
-
 
 class Scheduler:
-    """Continuous batching over one KV cache, first come, first served.
+    """Continuous batching over one KV cache, in the order of a policy.
 
     One step is `schedule()`, the worker's run, `update_from_output()`, in this order;
-    requests may be added and aborted at any moment between these calls. `running` and then
-    `waiting` always hold the unfinished requests in order of arrival: a preempted request
-    goes back to the front of `waiting`. Only followers (see `forks`) stand beside them.
+    requests may be added and aborted at any moment between these calls. `running` is in order of
+    rank and `waiting` in the policy's waiting order; first come, first served, `running` and then
+    `waiting` hold the unfinished requests in order of arrival. Only followers (see `forks`) stand
+    beside them.
 
     Args:
-        choose_victim: index of the running request that gives up its blocks when there are
-            too few; the default keeps arrival order.
+        policy: who runs first and who gives way; None is the one that the config names.
+        swap_space: where preempted requests may keep their blocks; None lets them recompute.
+        swap_cost: which of both is chosen; None swaps whenever there is room.
     """
 
     def __init__(
@@ -50,19 +49,25 @@ class Scheduler:
         config: EngineConfig,
         kv_cache: KVCacheManager,
         max_model_len: int,
-        choose_victim: VictimPolicy = last_admitted,
+        policy: SchedulingPolicy | None = None,
+        swap_space: SwapSpace | None = None,
+        swap_cost: SwapCost | None = None,
     ) -> None:
         self.config = config
         self.kv_cache = kv_cache
         self.max_model_len = max_model_len
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self._choose_victim = choose_victim
+        self.policy = make_policy(config, max_model_len) if policy is None else policy
+        self._queues = Queues(self.policy)
+        self.running, self.waiting = self._queues.running, self._queues.waiting
+        self._followers = self._queues.followers
+        self._num_steps = 0
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, PrefixChain] = {}
-        self._followers = Followers()
-        self._queues = Queues(self.running, self.waiting, self._followers)
         self._beams = BeamBranches(self._queues, kv_cache, self._chains, config.max_num_seqs)
+        self.swap_space, self.swap_cost = swap_space, swap_cost
+        self._preemption = Preemption(
+            config, kv_cache, self._queues, self._beams, swap_space, swap_cost
+        )
         self._finished_ids: list[str] = []
         self._last_step = StepBuilder(config.max_num_batched_tokens)
         self._last_evictions = 0
@@ -90,8 +95,9 @@ class Scheduler:
         check_admissible(request, self.config, self.kv_cache, self.max_model_len)
         self._requests[request_id] = request
         self._chains[request_id] = self.kv_cache.new_chain(request.extra_keys)
+        self._queues.rank(request, self._num_steps)
         if leader_id is None:
-            self.waiting.append(request)
+            self._queues.wait(request)
         else:
             self._followers.add(request, leader_id)
 
@@ -129,7 +135,7 @@ class Scheduler:
             return True
         self._queues.leave(request)
         if (heir := self._followers.lead_on(request_id)) is not None:
-            self.waiting.appendleft(heir)
+            self._queues.wait(heir)
         request.status = status
         self._release(request)
         return True
@@ -137,19 +143,22 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the next step's work and take the blocks for it."""
         step = StepBuilder(self.config.max_num_batched_tokens)
+        self._num_steps += 1
+        if self.swap_space is not None:
+            self.swap_space.begin_step()
         evictions_before = self.kv_cache.num_evictions
         self._schedule_running(step)
-        if not step.preempted_ids:
-            self._schedule_waiting(step)
+        self._schedule_waiting(step)
         while not step.items and (index := self._beams.idle_index()) is not None:
             # Nothing can be computed while beams that wait for their siblings hold the blocks.
-            self._preempt(self.running.pop(index), step)
+            self._preemption.preempt(self.running[index], step)
             self._schedule_waiting(step)
         self._attach_forks(step)
         self._last_step = step
         self._last_evictions = self.kv_cache.num_evictions - evictions_before
         finished_ids, self._finished_ids = self._finished_ids, []
-        return step.build(finished_ids, self.kv_cache.take_block_copies())
+        swaps = self.swap_space.take_copies() if self.swap_space is not None else ()
+        return step.build(finished_ids, self.kv_cache.take_block_copies(), *swaps)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_output: ModelOutput
@@ -173,7 +182,7 @@ class Scheduler:
                 updates.append(self._update_request(fork, item, model_output))
                 self._release_if_finished(fork)
                 if fork.status is RequestStatus.WAITING:  # its leader was aborted meanwhile
-                    self.waiting.appendleft(fork)
+                    self._queues.wait(fork)
         updates = [update for update in updates if update.new_token_ids or update.prompt_logprobs]
         if any(update.finish_reason for update in updates):
             self.running[:] = [request for request in self.running if not request.is_finished]
@@ -185,12 +194,16 @@ class Scheduler:
         return self._prefix_stats
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes and their statistics; False, and nothing done, while a
-        request holds blocks."""
-        is_reset = self.kv_cache.reset_prefix_cache()
-        if is_reset:
-            self._prefix_stats = PrefixCacheStats()
-        return is_reset
+        """Forget all cached prefixes, offloaded ones too, and their statistics; False, and nothing
+        done, while a request holds blocks."""
+        if self.kv_cache.usage.used or not (self.swap_space is None or self.swap_space.reset()):
+            return False
+        self._prefix_stats = PrefixCacheStats()
+        return self.kv_cache.reset_prefix_cache()
+
+    def abandon(self, step: SchedulerOutput) -> None:
+        """Of a step that failed, after its requests ended: forget what its copies were to bring."""
+        self._preemption.lose_copies(step, self._requests)
 
     def stats(self) -> SchedulerStats:
         usage = self.kv_cache.usage
@@ -206,8 +219,8 @@ class Scheduler:
         )
 
     def check_integrity(self) -> None:
-        """Raise CacheIntegrityError unless exactly the running requests hold blocks, and the
-        pool's accounts are in order."""
+        """Raise CacheIntegrityError unless exactly the running requests hold blocks, the queues
+        are in the policy's order, and the pool's accounts are right."""
         self.kv_cache.check_integrity()
         running = {request.request_id for request in self.running}
         if self.kv_cache.holders() != running:
@@ -215,10 +228,12 @@ class Scheduler:
                 f"blocks are held by {sorted(self.kv_cache.holders())} but running are "
                 f"{sorted(running)}"
             )
-        queued = running | {request.request_id for request in self.waiting} | self._followers.ids
-        places = len(self.running) + len(self.waiting) + len(self._followers)
-        if queued != set(self._requests) or len(queued) != places:
+        if self._queues.ids != set(self._requests) or len(self._queues) != len(self._requests):
             raise CacheIntegrityError("a request is lost or stands in two queues")
+        self._queues.check_order()
+        if self.swap_space is not None:
+            swapped = [one for one in self.waiting if one.status is RequestStatus.SWAPPED]
+            self.swap_space.check_integrity({request.request_id for request in swapped})
 
     def _schedule_running(self, step: StepBuilder) -> None:
         index = 0
@@ -227,45 +242,61 @@ class Scheduler:
             if request.awaits_others:
                 index += 1
                 continue
-            num_new = self._chunk_size(request.num_tokens - request.num_computed_tokens, step)
+            num_new = chunk_size(
+                request.num_tokens - request.num_computed_tokens, step.budget, self.config
+            )
             while self._allocate(request, num_new) is None:
-                victim_index = self._beams.idle_index()
-                if victim_index is None:
-                    victim_index = self._choose_victim(self.running)
-                victim = self.running.pop(victim_index)
-                self._preempt(victim, step)
+                victim, victim_index = self._preemption.give_way(step)
                 if victim is request:
                     break
                 if victim_index < index:
                     index -= 1
             else:
                 self._introduce(request, step)
-                step.add(self._share(request, num_new))
+                step.add(share_of(request, num_new, self.kv_cache.block_ids(request.request_id)))
                 index += 1
 
     def _schedule_waiting(self, step: StepBuilder) -> None:
-        while self.waiting and step.budget > 0 and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and self.policy.may_admit(self.waiting[0], self.running):
             request = self.waiting[0]
+            if request.request_id in step.preempted_ids:
+                break  # what it gave up was needed by those ahead: it does not come back at once
+            is_ahead = bool(self.running) and self.running[-1].rank > request.rank
+            may_preempt = is_ahead and self.policy.preempts_for_waiting
+            if step.budget == 0 and not may_preempt:
+                return
+            if len(self.running) >= self.config.max_num_seqs and not may_preempt:
+                break
             prefix = self._find_prefix(request)
+            if may_preempt:
+                num_remaining = request.num_tokens - prefix.num_tokens
+                needed = num_remaining if must_stay_whole(num_remaining, self.config) else 1
+                self._preemption.make_way(request, prefix, needed, step)
+                prefix = self._find_prefix(request)  # what was swapped out may have evicted some
+            if step.budget == 0:
+                return
             num_remaining = request.num_tokens - prefix.num_tokens
-            num_new = self._chunk_size(num_remaining, step)
-            if num_new < num_remaining and self._must_stay_whole(num_remaining):
+            num_new = chunk_size(num_remaining, step.budget, self.config)
+            if num_new < num_remaining and must_stay_whole(num_remaining, self.config):
                 return
             # Room for all its known tokens, not for the first chunk alone: a request that
             # was let in too early is soon preempted, and its work lost.
-            if not self.kv_cache.can_fit(request.num_tokens, prefix):
-                return
+            if not self._preemption.has_room(request, prefix):
+                break
             self.kv_cache.allocate_slots(request.request_id, prefix.num_tokens, num_new, prefix)
-            self.waiting.popleft()
+            if self.swap_space is not None:
+                self.swap_space.bring_in(request.request_id, prefix)
+            self.waiting.pop(0)
             self._admit(request, prefix, step)
-            step.add(self._share(request, num_new))
+            step.add(share_of(request, num_new, self.kv_cache.block_ids(request.request_id)))
+        self.policy.end_admission()
 
     def _admit(self, request: Request, prefix: CachedPrefix, step: StepBuilder) -> None:
-        request.status = RequestStatus.RUNNING
+        if request.status is not RequestStatus.SWAPPED:
+            self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
+            step.prefix_hit_tokens += prefix.num_tokens
+        self._queues.run(request)
         request.num_computed_tokens = prefix.num_tokens
-        self._prefix_stats = self._prefix_stats.after(request.num_tokens, prefix.num_tokens)
-        step.prefix_hit_tokens += prefix.num_tokens
-        self.running.append(request)
         if not request.sent_to_worker:
             request.num_cached_tokens = prefix.num_tokens
         self._introduce(request, step)
@@ -289,64 +320,31 @@ class Scheduler:
                     self._introduce(follower, step)
                 room -= len(joining)
                 step.fork(item.request_id, self._followers.join(joining))
-                self.waiting.extendleft(reversed(others))
+                for follower in others:
+                    self._queues.wait(follower)
 
     def _fork(self, leader: Request, forks: Sequence[Request]) -> None:
-        """Let them hold the leader's blocks and run beside it, in order of arrival."""
-        place = self.running.index(leader) + 1 if forks else 0
-        self.running[place:place] = forks
+        """Let them hold the leader's blocks and run beside it."""
         for fork in forks:
             self.kv_cache.fork(leader.request_id, fork.request_id)
-            fork.status = RequestStatus.RUNNING
-
-    def _chunk_size(self, num_remaining: int, step: StepBuilder) -> int:
-        cap = self.config.long_prefill_token_threshold
-        if cap and self.config.enable_chunked_prefill:
-            num_remaining = min(num_remaining, cap)
-        return min(num_remaining, step.budget)
-
-    def _must_stay_whole(self, num_remaining: int) -> bool:
-        # A resumed request may have outgrown a whole step; it is split all the same, for it
-        # would never run otherwise.
-        fits_a_step = num_remaining <= self.config.max_num_batched_tokens
-        return fits_a_step and not self.config.enable_chunked_prefill
+            self._queues.run(fork)
 
     def _find_prefix(self, request: Request) -> CachedPrefix:
+        if self.swap_space is not None and request.status is RequestStatus.SWAPPED:
+            return self.swap_space.prefix_of(request.request_id, request.num_computed_tokens)
         # Log-probabilities of prompt positions exist only where the prompt is computed.
         if request.owes_prompt_logprobs:
             return NO_PREFIX
         chain = self._chains[request.request_id]
-        return self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
+        prefix = self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
+        if self.swap_space is not None:
+            return self.swap_space.extend_prefix(prefix, chain, request.all_token_ids)
+        return prefix
 
     def _allocate(self, request: Request, num_new: int) -> list[int] | None:
         return self.kv_cache.allocate_slots(
             request.request_id, request.num_computed_tokens, num_new
         )
-
-    def _share(self, request: Request, num_new: int) -> ScheduledRequest:
-        start = request.num_computed_tokens
-        end = start + num_new
-        return ScheduledRequest(
-            request_id=request.request_id,
-            token_ids=request.all_token_ids[start:end],
-            num_computed_tokens=start,
-            block_ids=self.kv_cache.block_ids(request.request_id),
-            samples=end == request.num_tokens,
-            prompt_logprobs_from=request.prompt_logprobs_from(start, end),
-            is_prompt_chunk=start < request.num_prompt_tokens,
-        )
-
-    def _preempt(self, victim: Request, step: StepBuilder) -> None:
-        """Take back a victim's blocks; it will compute its tokens again when it resumes."""
-        step.preempt(victim.request_id)
-        self.kv_cache.free(victim.request_id)
-        victim.status = RequestStatus.PREEMPTED
-        victim.num_computed_tokens = 0
-        victim.num_preemptions += 1
-        if victim.awaits_others:
-            self._beams.hold(victim)
-        else:
-            self.waiting.appendleft(victim)
 
     def _update_request(
         self, request: Request, item: ScheduledRequest, model_output: ModelOutput
@@ -384,6 +382,8 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         """Forget an ended request; the worker hears of it with the next step."""
         self.kv_cache.free(request.request_id)
+        if self.swap_space is not None:
+            self.swap_space.drop(request.request_id)
         del self._requests[request.request_id], self._chains[request.request_id]
         if request.sent_to_worker:
             self._finished_ids.append(request.request_id)

@@ -39,12 +39,25 @@ class StepBuilder:
         """Note a preemption; if the victim was in the step already, it leaves it and its
         tokens go back to the budget."""
         self.preempted_ids.append(request_id)
+        self.withdraw(request_id)
+
+    def num_tokens(self, request_id: str) -> int:
+        """Tokens of a request that are in the step so far."""
+        item = self._scheduled.get(request_id)
+        return len(item.token_ids) if item else 0
+
+    def withdraw(self, request_id: str) -> None:
+        """Take a request's tokens, if it has any, out of the step and back to the budget."""
         item = self._scheduled.pop(request_id, None)
         if item is not None:
             self.budget += len(item.token_ids)
 
     def build(
-        self, finished_request_ids: list[str], block_copies: Sequence[BlockCopy] = ()
+        self,
+        finished_request_ids: list[str],
+        block_copies: Sequence[BlockCopy] = (),
+        swap_outs: Sequence[BlockCopy] = (),
+        swap_ins: Sequence[BlockCopy] = (),
     ) -> SchedulerOutput:
         return SchedulerOutput(
             scheduled=self.items,
@@ -52,4 +65,6 @@ class StepBuilder:
             finished_request_ids=finished_request_ids,
             preempted_request_ids=self.preempted_ids,
             block_copies=list(block_copies),
+            swap_outs=list(swap_outs),
+            swap_ins=list(swap_ins),
         )

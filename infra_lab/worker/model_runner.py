@@ -18,6 +18,7 @@ from infra_lab.models.decoder import DecoderForCausalLM
 from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import sample, token_logprobs
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings, TokenLogprobs
+from infra_lab.worker.host_kv_cache import host_kv_cache, written_blocks
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
 from infra_lab.worker.kv_cache import allocate_kv_cache, copy_blocks
 from infra_lab.worker.replayed_layers import ReplayedLayers
@@ -36,6 +37,7 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         pretouch_kv_cache: bool = False,
+        num_host_blocks: int = 0,
     ) -> None:
         self.model = model
         self.backend = backend
@@ -43,6 +45,7 @@ class ModelRunner:
         self.caches = allocate_kv_cache(
             model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
         )
+        self.host_cache = host_kv_cache(self.caches, num_host_blocks) if num_host_blocks else None
         self.timings = StepTimings()
         self._states: dict[str, SamplingState] = {}
         self._replayed = (
@@ -58,12 +61,16 @@ class ModelRunner:
             self._states.pop(request_id, None)
         for request in scheduler_output.new_requests:
             self._states[request.request_id] = SamplingState(request)
-        copy_blocks(self.caches, scheduler_output.block_copies)
+        self._copy_blocks(scheduler_output)
         if not scheduler_output.scheduled:
             return ModelOutput()
         started = time.perf_counter()
         batch = build_input_batch(scheduler_output, self.block_size)
         plan = self.backend.plan(batch.metadata)
+        if self.host_cache is not None:
+            self.host_cache.before_write(written_blocks(scheduler_output, self.block_size))
+            if scheduler_output.swap_ins:
+                self.host_cache.before_read()
         prepared = time.perf_counter()
         wanted = batch.wanted_rows
         all_wanted = len(wanted) == len(batch.token_ids)
@@ -86,6 +93,16 @@ class ModelRunner:
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)
         )
         return output
+
+    def _copy_blocks(self, scheduler_output: SchedulerOutput) -> None:
+        """In the order that SchedulerOutput promises; copies to and from the host may go on."""
+        host, within = self.host_cache, scheduler_output.block_copies
+        if host is not None:
+            host.swap_out(scheduler_output.swap_outs)
+            host.before_write(copy.target for copy in within)
+        copy_blocks(self.caches, within)
+        if host is not None:
+            host.swap_in(scheduler_output.swap_ins)
 
     def _logits(self, hidden: torch.Tensor, rows: object) -> torch.Tensor:
         """Logits of the named rows only: the head is a fifth of a small model's work."""

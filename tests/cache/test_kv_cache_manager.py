@@ -303,3 +303,21 @@ def test_a_hit_is_the_longest_block_prefix_ever_computed(requests, hash_function
         computed |= {(salt, *tokens[:n]) for n in range(2, len(tokens) + 1, 2)}
         if freed:
             manager.free(str(number))
+
+
+def test_what_victims_would_give_back_is_counted_once_and_without_what_others_share() -> None:
+    manager = KVCacheManager(9, 4)
+    common = list(range(8))
+    start(manager, "a", [*common, 1, 2])
+    start(manager, "b", [*common, 3, 4])
+    # Blocks 1 and 2 are shared; 3 and 4 are their own; four more are free.
+    assert [manager.can_fit(tokens) for tokens in (16, 17)] == [True, False]
+    assert [manager.can_fit(tokens, after_freeing=["a"]) for tokens in (20, 21)] == [True, False]
+    both = ["a", "b"]
+    assert [manager.can_fit(tokens, after_freeing=both) for tokens in (32, 33)] == [True, False]
+    # A prefix that only the victims hold is about to be taken from what they give back.
+    prefix = manager.find_cached_prefix(manager.new_chain(), [*common, 9])
+    assert prefix.block_ids == [1, 2]
+    fits = [manager.can_fit(tokens, prefix, both) for tokens in (32, 33)]
+    assert fits == [True, False]
+    assert [manager.can_fit(tokens, prefix, ["a"]) for tokens in (28, 29)] == [True, False]

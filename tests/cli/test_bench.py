@@ -52,7 +52,7 @@ def tiny_config(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["throughput", "latency", "peers"])
+@pytest.mark.parametrize("command", ["throughput", "latency", "peers", "policies", "resume"])
 def test_every_help_has_an_example(bench: Run, command: str) -> None:
     status, out, _ = bench(command, "--help")
     assert status == 0
@@ -71,6 +71,14 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["throughput", "--threads", "0"], "--threads must be at least 1, not 0"),
         (["latency", "--prompt-len", "0"], "prompt lengths must be at least 1, not 0"),
         (["latency", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["policies", "--policy", "lifo"], "no policy 'lifo'"),
+        (["throughput", "--swap-space-mb", "0"], "--swap-space-mb must be at least 1, not 0"),
+        (["resume", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["policies", "--rate", "-1"], "0 or more requests a second"),
+        (["policies", "--aging-steps", "-1"], "--aging-steps must be at least 0, not -1"),
+        (["policies", "--policy", "static", "--aging-steps", "5"], "none of static ages"),
+        (["policies", "--num-blocks", "0"], "--num-blocks must be at least 1, not 0"),
+        (["policies", "--num-blocks", "3"], "a prompt of"),
         (["peers"], "name at least one peer"),
         (["peers", "--peer", "sglang"], "no peer 'sglang'"),
         (["peers", "--peer", "vllm"], "give one for each peer"),
@@ -125,6 +133,19 @@ def test_a_failed_peer_ends_with_1_after_the_others_were_printed(
     assert "error: an engine did not finish.\nvllm: it ended with status 1" in err
 
 
+def test_policies_are_compared_on_one_trace(bench: Run) -> None:
+    some = ["--policy", "static", "--policy", "fcfs", "--num-requests", "30"]
+    status, out, err = bench("policies", *some, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    assert list(report["policies"]) == ["static", "fcfs"]
+    assert report["trace"]["num_requests"] == 30
+    assert report["policies"]["fcfs"]["all"]["latency_p99_s"] > 0
+    status, out, _ = bench("policies", *some)
+    assert status == 0
+    assert "static" in out
+
+
 @pytest.mark.model
 def test_throughput_prints_one_json_object_with_the_promised_keys(bench: Run) -> None:
     _skip_without_model()
@@ -136,6 +157,23 @@ def test_throughput_prints_one_json_object_with_the_promised_keys(bench: Run) ->
     assert promised <= set(report)
     assert (report["prompt_tokens"], report["output_tokens"]) == (8, 6)
     assert report["step_time"]["steps"] >= 3
+
+
+@pytest.mark.model
+def test_resume_reports_both_ways_for_every_length(bench: Run) -> None:
+    _skip_without_model()
+    status, out, err = bench("resume", "--tokens", "5", "--tokens", "20", "--repeat", "1", "--json")
+    assert status == 0, err
+    rows = json.loads(out)["resume"]
+    assert [row["tokens"] for row in rows] == [5, 20]
+    assert all(0 < row["swap_in_ms"] < row["swap_ms"] for row in rows)
+    assert all(row["recompute_ms"] > 0 for row in rows)
+
+
+def test_resume_refuses_what_the_context_does_not_hold(bench: Run, tiny_config: str) -> None:
+    status, _, err = bench("resume", "--model", tiny_config, "--tokens", "61")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--tokens must be from 1 to 60 for this model, not 61" in err
 
 
 @pytest.mark.model

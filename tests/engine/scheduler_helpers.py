@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import RequestUpdate
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import (
@@ -80,15 +82,16 @@ class FakeModel:
         self.known: dict[str, NewRequest] = {}
         self.tokens: dict[str, list[int]] = {}
         self.kv: dict[int, int] = {}
+        self.host_kv: dict[int, int] = {}
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         for request_id in step.finished_request_ids:
-            del self.known[request_id], self.tokens[request_id]
+            self.forget(request_id)
         for new in step.new_requests:
-            assert new.request_id not in self.known, "a request was introduced twice"
-            self.known[new.request_id] = new
-            self.tokens[new.request_id] = list(new.prompt_token_ids)
-        self._copy(step.block_copies)
+            self.know(new)
+        self._copy(step.swap_outs, self.kv, self.host_kv)
+        self._copy(step.block_copies, self.kv, self.kv)
+        self._copy(step.swap_ins, self.host_kv, self.kv)
         for item in step.scheduled:
             self._write(item)
         output = ModelOutput()
@@ -97,19 +100,34 @@ class FakeModel:
             self._sample(item, output)
         return output
 
-    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+    def know(self, new: NewRequest) -> None:
+        assert new.request_id not in self.known, "a request was introduced twice"
+        self.known[new.request_id] = new
+        self.tokens[new.request_id] = list(new.prompt_token_ids)
+
+    def forget(self, request_id: str) -> None:
+        del self.known[request_id], self.tokens[request_id]
+
+    def spoil(self, kv: dict[int, int], block_id: int) -> None:
+        """Leave a block with whatever it may be."""
+        for offset in range(self.block_size):
+            kv[block_id * self.block_size + offset] = -1
+
+    def _copy(
+        self, copies: Sequence[BlockCopy], sources: dict[int, int], goal: dict[int, int]
+    ) -> None:
         """All are read before any is written; what was never written stays unknown."""
         targets = [copy.target for copy in copies]
         assert len(set(targets)) == len(targets)
         read = []
         for copy in copies:
             for offset in range(self.block_size):
-                content = self.kv.get(copy.source * self.block_size + offset)
+                content = sources.get(copy.source * self.block_size + offset)
                 read.append((copy.target * self.block_size + offset, content))
         for slot, content in read:
-            self.kv.pop(slot, None)
+            goal.pop(slot, None)
             if content is not None:
-                self.kv[slot] = content
+                goal[slot] = content
 
     def _slot(self, item: ScheduledRequest, position: int) -> int:
         block_id = item.block_ids[position // self.block_size]
@@ -166,12 +184,21 @@ class ScriptedModel:
 
 
 def make_scheduler(
-    num_blocks: int = 100, block_size: int = 16, max_model_len: int = 4096, **config: int | bool
+    num_blocks: int = 100,
+    block_size: int = 16,
+    max_model_len: int = 4096,
+    swap_blocks: int = 0,
+    swap_cost: SwapCost | None = None,
+    **config: object,
 ) -> Scheduler:
-    """A scheduler over `num_blocks` usable blocks; other settings are EngineConfig's."""
+    """A scheduler over `num_blocks` usable blocks, and `swap_blocks` in its swap space, if any;
+    other settings are EngineConfig's."""
     engine_config = EngineConfig(block_size=block_size, num_blocks=num_blocks, **config)  # type: ignore[arg-type]
     kv_cache = KVCacheManager(num_blocks + 1, block_size, engine_config.enable_prefix_caching)
-    return Scheduler(engine_config, kv_cache, max_model_len)
+    swap_space = SwapSpace(swap_blocks + 1, kv_cache) if swap_blocks else None
+    return Scheduler(
+        engine_config, kv_cache, max_model_len, swap_space=swap_space, swap_cost=swap_cost
+    )
 
 
 def make_request(
@@ -181,6 +208,7 @@ def make_request(
     max_tokens: int | None = 16,
     eos: frozenset[int] = frozenset(),
     cache_salt: str | None = None,
+    priority: int = 0,
     **params: object,
 ) -> Request:
     """A request; a prompt given as a number is that many tokens, different for every id."""
@@ -194,6 +222,7 @@ def make_request(
         sampling,
         eos_token_ids=eos,
         cache_salt=cache_salt,
+        priority=priority,
     )
 
 

@@ -63,6 +63,7 @@ class Arrival:
     params: Params
     salt: str | None = None
     aborted_after: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,30 @@ arrivals = st.builds(
     params=greedy | sampled | beams,
     salt=st.sampled_from([None, None, "x"]),
     aborted_after=st.sampled_from([None, None, None, None, 2, 5]),
+    priority=st.integers(0, 2),
+)
+schedulings = st.sampled_from(
+    [
+        {},
+        {},
+        {"scheduling_policy": "static"},
+        {"scheduling_policy": "sjf"},
+        {"scheduling_policy": "sjf", "aging_steps": 0},
+        {"scheduling_policy": "priority", "aging_steps": 2},
+        {"scheduling_policy": "priority"},
+    ]
+)
+BYTES_PER_TOKEN = 256
+swappings = st.builds(
+    lambda tokens, choice: {"swap_space_bytes": tokens * BYTES_PER_TOKEN, **choice},
+    st.sampled_from([32, 64, 400]),
+    st.sampled_from(
+        [
+            {"preemption_mode": "swap"},
+            # Recomputes what fills its blocks badly, and swaps the rest.
+            {"swap_bytes_per_s": 1e6, "recompute_tokens_per_s": 1e6 / BYTES_PER_TOKEN / 3},
+        ]
+    ),
 )
 
 
@@ -127,8 +152,13 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "max_num_batched_tokens": max_num_seqs + draw(st.sampled_from([0, 3, 20, 60])),
         "enable_prefix_caching": draw(st.booleans()),
         "attention": draw(st.sampled_from(["auto", "auto", "torch"])),
+        **draw(schedulings),
+        **draw(st.just({}) | swappings | swappings),
     }
-    return Scenario(config, draw(st.lists(arrivals, min_size=1, max_size=6)))
+    arriving = draw(st.lists(arrivals, min_size=1, max_size=6))
+    if config.get("scheduling_policy") != "priority":
+        arriving = [replace(arrival, priority=0) for arrival in arriving]
+    return Scenario(config, arriving)
 
 
 def run(engine: EngineCore, scenario: Scenario) -> tuple[dict[int, RequestOutput], int]:
@@ -139,7 +169,8 @@ def run(engine: EngineCore, scenario: Scenario) -> tuple[dict[int, RequestOutput
         for number, arrival in enumerate(scenario.arrivals):
             if arrival.step == steps:
                 name = f"{number}"
-                engine.add_request(name, list(arrival.prompt), arrival.params, arrival.salt)
+                prompt, priority = list(arrival.prompt), arrival.priority
+                engine.add_request(name, prompt, arrival.params, arrival.salt, priority)
             if arrival.aborted_after is not None and arrival.step + arrival.aborted_after == steps:
                 engine.abort(f"{number}")
         for output in engine.step():

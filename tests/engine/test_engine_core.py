@@ -249,3 +249,16 @@ def test_the_event_log_accounts_for_every_token_and_block() -> None:
     assert set(ended) == {"a", "b"}
     assert ended["a"].num_output_tokens == 5
     assert ended["a"].reason == "length"
+
+
+def test_a_priority_reaches_every_sample_and_an_unwanted_one_is_refused_like_any_request() -> None:
+    engine = make_engine(scheduling_policy="priority")
+    engine.add_request("a", [1], SamplingParams(n=2, max_tokens=2), priority=-3)
+    engine.step()
+    assert [request.priority for request in engine.scheduler.running] == [-3, -3]
+    drain(engine)
+    plain = make_engine()
+    for refuses in (plain.validate, lambda *given, **more: plain.add_request("b", *given, **more)):
+        with pytest.raises(InvalidRequestError, match="set scheduling_policy to 'priority'"):
+            refuses([1], None, priority=1)  # type: ignore[operator]
+    assert not plain.has_unfinished_requests

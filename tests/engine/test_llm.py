@@ -63,3 +63,21 @@ def test_only_the_last_message_must_say_something(llm: LLM) -> None:
     conversation = [EMPTY, {"role": "assistant", "content": "ho"}, FINE]
     (output,) = llm.chat(conversation, SamplingParams(max_tokens=1))
     assert len(output.outputs[0].token_ids) == 1
+
+
+def test_priorities_come_one_for_all_or_one_for_each(smollm2_path: Path) -> None:
+    ranked = LLM(smollm2_path, num_blocks=8, max_num_seqs=1, scheduling_policy="priority")
+    params = SamplingParams(max_tokens=1)
+    outputs = ranked.generate(["a", "b", "c"], params, priority=[2, 0, 1])
+    firsts = [output.metrics.first_token_time_s or 0.0 for output in outputs]
+    assert firsts[1] < firsts[2] < firsts[0]
+    assert len(ranked.generate(["a", "b"], params, priority=5)) == 2
+    with pytest.raises(UsageError, match="2 prompts came with 1 priorities"):
+        ranked.generate(["a", "b"], params, priority=[1])
+    with pytest.raises(InvalidRequestError, match=r"prompt 1: .* priority 'high'"):
+        ranked.generate(["a", "b"], params, priority=[1, "high"])  # type: ignore[list-item]
+
+
+def test_a_priority_under_another_policy_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="scheduling_policy is 'fcfs'"):
+        llm.generate("a", SamplingParams(max_tokens=1), priority=1)

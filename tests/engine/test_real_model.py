@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from infra_lab.engine.event_log import EventLog, StepEvent
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.models.loader import open_checkpoint
@@ -128,6 +129,15 @@ SETTINGS: list[dict[str, Any]] = [
     {"enable_prefix_caching": False},
     {"long_prefill_token_threshold": 5},
     {"enable_chunked_prefill": False},
+    {"num_blocks": 14, "block_size": 8, "swap_space_bytes": 64 << 20, "preemption_mode": "swap"},
+    {
+        "num_blocks": 14,
+        "block_size": 8,
+        "swap_space_bytes": 4 << 20,  # room for one or two of them: swapped and recomputed
+        "enable_prefix_caching": False,
+    },
+    {"scheduling_policy": "sjf", "num_blocks": 14, "block_size": 8},
+    {"scheduling_policy": "static", "max_num_seqs": 3},
 ]
 
 
@@ -152,6 +162,61 @@ def test_a_small_pool_really_preempts(smollm2_path: Path, expected: list[list[in
     outputs = llm.generate(list(PROMPTS[:6]), GREEDY)
     assert sum(output.metrics.num_preemptions for output in outputs) > 0
     assert [output.outputs[0].token_ids for output in outputs] == expected[:6]
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_small_pool_really_swaps_and_computes_nothing_twice(
+    smollm2_path: Path, expected: list[list[int]], caching: bool
+) -> None:
+    log = EventLog()
+    llm = LLM(
+        smollm2_path,
+        event_log=log,
+        num_blocks=14,
+        block_size=4,
+        swap_space_bytes=64 << 20,
+        preemption_mode="swap",
+        enable_prefix_caching=caching,
+    )
+    outputs = llm.generate(list(PROMPTS[:6]), GREEDY)
+    assert [output.outputs[0].token_ids for output in outputs] == expected[:6]
+    steps = [event for event in log.recent if isinstance(event, StepEvent)]
+    assert sum(step.num_swap_outs for step in steps) > 0
+    assert sum(step.num_swap_ins for step in steps) > 0
+    num_known = sum(len(output.prompt_token_ids) + 12 - 1 for output in outputs)
+    assert sum(step.num_scheduled_tokens for step in steps) == num_known
+    space = llm.engine.scheduler.swap_space
+    assert space is not None
+    assert space.usage.used == 0
+
+
+def test_an_offloaded_conversation_is_found_again_and_answered_the_same(
+    smollm2_path: Path,
+) -> None:
+    llm = LLM(smollm2_path, num_blocks=24, block_size=4, swap_space_bytes=64 << 20)
+    first = llm.tokenizer.encode(PROMPTS[1] + " cat who lived in a small house by the sea.")
+    answer = llm.generate([first], GREEDY)[0].outputs[0].token_ids
+    turn = [*first, *answer, *llm.tokenizer.encode(" And then")]
+    alone = llm.generate([turn], GREEDY)[0]
+    space = llm.engine.scheduler.swap_space
+    assert space is not None
+    num_offloaded = llm.engine.offload([*first, *answer])
+    assert num_offloaded == (len(first) + len(answer) - 1) // 4 * 4
+    # Others use the whole pool, so that nothing of the conversation is left in it.
+    llm.generate([[index + 5] * 60 for index in range(3)], GREEDY)
+    again = llm.generate([turn], GREEDY)[0]
+    assert again.outputs[0].token_ids == alone.outputs[0].token_ids
+    assert again.num_cached_tokens >= num_offloaded
+    assert token_ids(llm, [turn]) == [alone.outputs[0].token_ids]
+
+
+def test_offloading_needs_somewhere_to_go(smollm2_path: Path, llm: LLM) -> None:
+    with pytest.raises(UsageError, match="set swap_space_bytes"):
+        llm.engine.offload([1, 2, 3])
+    with pytest.raises(UsageError, match="swap_space_bytes 1,000 holds no block"):
+        LLM(smollm2_path, swap_space_bytes=1000)
+    with pytest.raises(UsageError, match="does not fit into"):
+        LLM(smollm2_path, num_blocks=4, swap_space_bytes=1 << 60)
 
 
 def test_sampled_ids_are_the_same_at_batch_1_and_32(llm: LLM) -> None:

@@ -21,9 +21,17 @@ from hypothesis.stateful import (
 
 from infra_lab.cache.block_hash import sha256
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
-from infra_lab.engine.request import Request, RequestStatus
-from infra_lab.engine.scheduler import Scheduler, last_admitted
+from infra_lab.engine.policies import (
+    FirstComeFirstServed,
+    PriorityFirst,
+    ShortestJobFirst,
+    StaticBatching,
+)
+from infra_lab.engine.request import Request, RequestStatus, salt_keys
+from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import RequestUpdate
 from infra_lab.errors import InvalidRequestError
 from infra_lab.sampling_params import SamplingParams
@@ -48,7 +56,9 @@ params = st.builds(
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
 )
 arrivals = st.lists(
-    st.tuples(prompts, params, st.sampled_from([None, None, "x"])), min_size=1, max_size=4
+    st.tuples(prompts, params, st.sampled_from([None, None, "x"]), st.integers(0, 3)),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -66,9 +76,26 @@ class Tracked:
         self.prompt_logprobs: list[object] = []
 
 
-def first_admitted(running: Sequence[Request]) -> int:
-    """A policy that takes requests out of a step they are already in."""
-    return 0
+class FirstGivesWay(FirstComeFirstServed):
+    """Takes requests out of a step they are already in."""
+
+    def choose_victim(self, running: Sequence[Request]) -> int:
+        return 0
+
+
+KEEP_ARRIVAL_ORDER = (FirstComeFirstServed, StaticBatching)
+policies = st.sampled_from(
+    [
+        FirstComeFirstServed,
+        FirstComeFirstServed,
+        FirstGivesWay,
+        StaticBatching,
+        lambda: ShortestJobFirst(MAX_MODEL_LEN),
+        lambda: ShortestJobFirst(MAX_MODEL_LEN, aging_steps=0),
+        lambda: PriorityFirst(aging_steps=3),
+        lambda: PriorityFirst(aging_steps=0),
+    ]
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -82,7 +109,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.sampled_from([True, True, False]),
         colliding=st.sampled_from([False, False, True]),
         tokens_per_step=st.sampled_from([1, 1, 3]),
-        choose_victim=st.sampled_from([last_admitted, last_admitted, first_admitted]),
+        make_policy=policies,
+        swap_tokens=st.sampled_from([0, 0, 8, 20, 100]),
+        chooses=st.booleans(),
     )
     def build(
         self,
@@ -95,7 +124,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching,
         colliding,
         tokens_per_step,
-        choose_victim,
+        make_policy,
+        swap_tokens,
+        chooses,
     ) -> None:
         num_blocks = -(-pool_tokens // block_size)
         self.config = EngineConfig(
@@ -106,18 +137,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=cap,
             enable_chunked_prefill=chunked,
             enable_prefix_caching=caching,
+            scheduling_policy="priority",  # lets requests carry one; the policy is given below
         )
         hash_function = (lambda _: b"same") if colliding else sha256
         self.kv_cache = KVCacheManager(num_blocks + 1, block_size, caching, hash_function)
-        self.scheduler = Scheduler(self.config, self.kv_cache, MAX_MODEL_LEN, choose_victim)
-        self.keeps_order = choose_victim is last_admitted
+        self.policy = make_policy()
+        self.swap_space = None
+        if swap_tokens:
+            self.swap_space = SwapSpace(-(-swap_tokens // block_size) + 1, self.kv_cache)
+        # By turns, whatever is the better for it: both ways, in one run, of requests that share.
+        cost = SwapCost(bytes_per_block=2, bytes_per_s=1.0, tokens_per_s=1.5 / block_size)
+        self.scheduler = Scheduler(
+            self.config,
+            self.kv_cache,
+            MAX_MODEL_LEN,
+            self.policy,
+            self.swap_space,
+            cost if chooses else None,
+        )
         self.model = FakeModel(block_size, tokens_per_step)
         self.tracked: dict[str, Tracked] = {}
 
     @rule(requests=arrivals)
-    def add(self, requests: list[tuple[list[int], SamplingParams, str | None]]) -> None:
-        for prompt, sampling, salt in requests:
-            self._add(prompt, sampling, salt)
+    def add(self, requests: list[tuple[list[int], SamplingParams, str | None, int]]) -> None:
+        for prompt, sampling, salt, priority in requests:
+            self._add(prompt, sampling, salt, priority=priority)
 
     @rule(prompt=prompts, sampling=params)
     def add_twins(self, prompt: list[int], sampling: SamplingParams) -> None:
@@ -134,7 +178,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for seed in range(2, n + 1):
             if leader is not None:
                 own = replace(sampling, prompt_logprobs=None)
-                self._add(prompt, own, salt, seed, leader.request_id)
+                self._add(prompt, own, salt, seed, leader_id=leader.request_id)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -151,6 +195,49 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort_while_a_step_is_in_flight(self, data: st.DataObject) -> None:
         self._step(data.draw(st.sampled_from(sorted(self.tracked))))
 
+    @precondition(lambda self: self.swap_space is not None and self.config.enable_prefix_caching)
+    @rule(prompt=prompts, salt=st.sampled_from([None, "x"]))
+    def offload(self, prompt: list[int], salt: str | None) -> None:
+        """Any prefix, whoever computed it; often one that requests use or that is here already."""
+        chain = self.kv_cache.new_chain(salt_keys(salt))
+        num_found = self.swap_space.offload(chain, prompt)
+        assert num_found <= len(prompt)
+        assert num_found % self.config.block_size == 0
+
+    @precondition(lambda self: self.tracked)
+    @rule(data=st.data())
+    def offload_what_a_request_computed(self, data: st.DataObject) -> None:
+        if self.swap_space is not None and self.config.enable_prefix_caching:
+            name = data.draw(st.sampled_from(sorted(self.tracked)))
+            request = self.tracked[name].request
+            chain = self.kv_cache.new_chain(request.extra_keys)
+            self.swap_space.offload(chain, request.all_token_ids)
+
+    @precondition(lambda self: self.scheduler.has_unfinished_requests)
+    @rule()
+    def a_step_fails(self) -> None:
+        """Its copies are not made, and its requests end, as the engine ends them."""
+        step = self.scheduler.schedule()
+        for item in step.scheduled:
+            for name in (item.request_id, *item.forks):
+                self._abort(name)
+        self.scheduler.abandon(step)
+        self.scheduler.check_integrity()
+        for new in step.new_requests:
+            self.model.know(new)
+        for copy in step.swap_outs:
+            self.model.spoil(self.model.host_kv, copy.target)
+        for copy in (*step.block_copies, *step.swap_ins):
+            self.model.spoil(self.model.kv, copy.target)
+        for name in step.finished_request_ids:
+            self.model.forget(name)
+
+    @rule()
+    def reset_swap_space(self) -> None:
+        if self.swap_space is not None:
+            is_held = any(one.status is RequestStatus.SWAPPED for one in self.scheduler.waiting)
+            assert self.swap_space.reset() is not is_held
+
     @rule()
     def reset_prefix_cache(self) -> None:
         assert self.kv_cache.reset_prefix_cache() == (self.kv_cache.usage.used == 0)
@@ -164,7 +251,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         queue = [*self.scheduler.running, *self.scheduler.waiting]
         tracked = [self.tracked[request.request_id] for request in queue]
         order = [one.order for one in tracked if not one.follows]
-        assert order == sorted(order) or not self.keeps_order
+        assert order == sorted(order) or type(self.policy) not in KEEP_ARRIVAL_ORDER
 
     def teardown(self) -> None:
         for _ in range(3000):
@@ -176,6 +263,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.model.known, "the worker still keeps state of ended requests"
         assert self.kv_cache.usage.used == 0
         assert self.kv_cache.reset_prefix_cache()
+        if self.swap_space is not None:
+            assert self.swap_space.reset()
         for tracked in self.tracked.values():
             self._check_output(tracked)
 
@@ -185,6 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampling: SamplingParams,
         salt: str | None,
         seed: int = 0,
+        priority: int = 0,
         leader_id: str | None = None,
     ) -> Request | None:
         request = Request(
@@ -194,6 +284,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             seed,
             eos_token_ids=frozenset({EOS}),
             cache_salt=salt,
+            priority=priority,
         )
         limits = [MAX_MODEL_LEN - 1, self.kv_cache.capacity_tokens]
         if not self.config.enable_chunked_prefill:
@@ -236,7 +327,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not config.enable_chunked_prefill:
             for item in step.scheduled:
                 assert item.samples or item.request_id not in introduced
-        assert not introduced or not step.preempted_request_ids
+        self._check_preempted(step)
+
+    def _check_preempted(self, step: SchedulerOutput) -> None:
+        """Nobody is let in while one ahead was just turned out, and nobody at all unless the
+        policy preempts for those that wait. Forks join their leader all the same."""
+        ranks = {name: self.tracked[name].request.rank for name in step.preempted_request_ids}
+        assert not ranks.keys() & step.num_scheduled_tokens.keys()
+        let_in = {new.request_id for new in step.new_requests} & step.num_scheduled_tokens.keys()
+        if ranks and not self.policy.preempts_for_waiting:
+            assert not let_in
+        for name in let_in:
+            assert all(self.tracked[name].request.rank < rank for rank in ranks.values())
 
     def _take_in(self, update: RequestUpdate) -> None:
         tracked = self.tracked[update.request.request_id]

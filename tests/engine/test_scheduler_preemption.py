@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
-from infra_lab.engine.request import KV_CACHE_FULL, RequestStatus
+from infra_lab.engine.policies import FirstComeFirstServed
+from infra_lab.engine.request import KV_CACHE_FULL, Request, RequestStatus
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.step_builder import StepBuilder
 from infra_lab.step import ScheduledRequest
@@ -15,6 +18,13 @@ from tests.engine.scheduler_helpers import (
     run_step,
     run_to_end,
 )
+
+
+class FirstGivesWay(FirstComeFirstServed):
+    """Takes requests out of a step that they are already in."""
+
+    def choose_victim(self, running: Sequence[Request]) -> int:
+        return 0
 
 
 def step_until_preemption(scheduler: Scheduler, model: FakeModel):
@@ -116,7 +126,7 @@ def test_with_chunking_off_a_resumed_request_longer_than_a_step_is_split() -> No
 
 def test_a_victim_already_in_the_step_leaves_it_and_nobody_behind_is_passed_over() -> None:
     config = EngineConfig(block_size=4, num_blocks=4)
-    scheduler = Scheduler(config, KVCacheManager(5, 4), 100, choose_victim=lambda running: 0)
+    scheduler = Scheduler(config, KVCacheManager(5, 4), 100, FirstGivesWay())
     model = FakeModel(4)
     scheduler.add_request(make_request("a", 5, max_tokens=4))
     scheduler.add_request(make_request("b", 3, max_tokens=4))
