@@ -79,25 +79,30 @@ class Batch:
         )
 
     def assert_accurate(self, out: torch.Tensor, **options: Any) -> None:
-        """At most twice torch's error: the largest over several orders of the sums of q k.
+        """At most twice torch's error: the largest over several orders of products and sums.
 
         A small batch has a handful of roundings: in one order torch may be right by luck.
         """
         truth = self.reference(torch.float64, **options)
         peer = self.reference(self.query.dtype, **options)
-        for seed in range(NUM_ORDERS - 1):
-            other = self._in_order(seed).reference(self.query.dtype, **options)
+        for order in range(1, NUM_ORDERS):
+            factor = 1 + 0.3 * order
+            scale = options.get("scale", self.scale) / factor
+            other = self._in_order(order, factor).reference(
+                self.query.dtype, **{**options, "scale": scale}
+            )
             is_worse = (other.double() - truth).abs() > (peer.double() - truth).abs()
             peer = torch.where(is_worse, other, peer)
         assert_as_accurate_as_torch(out, truth, peer)
 
-    def _in_order(self, seed: int) -> Batch:
-        """The same scores, the elements of a head summed in another order."""
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(self.query.shape[-1], generator=generator).to(self.query.device)
+    def _in_order(self, order: int, factor: float) -> Batch:
+        """The elements of a head summed in another order, and a part of the scale taken first."""
+        generator = torch.Generator().manual_seed(order)
+        places = torch.randperm(self.query.shape[-1], generator=generator).to(self.query.device)
         codes = self.key_cache.view(torch.uint8) if self.key_cache.itemsize == 1 else self.key_cache
-        keys = codes.index_select(-1, order).view(self.key_cache.dtype)
-        return replace(self, query=self.query.index_select(-1, order), key_cache=keys)
+        keys = codes.index_select(-1, places).view(self.key_cache.dtype)
+        query = self.query.index_select(-1, places) * factor
+        return replace(self, query=query, key_cache=keys)
 
     def request(self, index: int) -> Batch:
         """That request as a batch of its own, on the same cache."""
