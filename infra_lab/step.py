@@ -103,11 +103,13 @@ class ModelOutput:
     `sampled_token_ids` has a list for every request that sampled (one id each, more with
     speculation). `logprobs` holds one entry per sampled id where asked for;
     `prompt_logprobs` one entry per position from `prompt_logprobs_from` on, in order.
+    `errors` has the reason for each request that could not sample and must be given up.
     """
 
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
 from infra_lab.native.library import NativeUnavailableError
 from infra_lab.native.memory import keep_freed_memory
+from infra_lab.sampling.grammar import GrammarCompiler
 from infra_lab.worker.model_runner import ModelRunner
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
@@ -66,16 +67,19 @@ def build_engine(
     backend = choose_attention_backend(
         config.attention, model.attention_shape, config.block_size, dtype, device
     )
+    grammars = None
+    if tokenizer is not None:
+        grammars = GrammarCompiler(tokenizer, model_config.vocab_size)
     # Block 0 is the null block: it pads block tables and belongs to no request.
     runner = ModelRunner(
-        model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache
+        model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache, grammars
     )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
     engine = EngineCore(
         config=config,
         scheduler=Scheduler(config, kv_cache, max_model_len),
         executor=runner,
-        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len),
+        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len, grammars),
         output_processor=OutputProcessor(tokenizer),
         # The tokenizer's, which are the checkpoint's, or its own where the checkpoint names none.
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else model_config.eos_token_ids,

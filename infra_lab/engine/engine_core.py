@@ -117,7 +117,7 @@ class EngineCore:
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
         self._check(Request(request_id, token_ids, params))
         children = self._output_processor.add_request(
-            request_id, processed.prompt, token_ids, params, arrival
+            request_id, processed.prompt, token_ids, params, arrival, processed.grammar
         )
         leader_id = None
         for child in children:
@@ -172,6 +172,8 @@ class EngineCore:
             self._fail(scheduler_output, error)
             return
         executed = time.monotonic()
+        for request_id, message in model_output.errors.items():
+            self._give_up(request_id, message)
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
@@ -290,12 +292,15 @@ class EngineCore:
     def _fail(self, scheduler_output: SchedulerOutput, error: Exception) -> None:
         message = f"the step that computed this request failed: {type(error).__name__}: {error}"
         for item in scheduler_output.scheduled:
-            request = self._requests.get(item.request_id)
-            group = request.beam_group if request else None
-            name = group.request_id if group else item.request_id
-            for child_id in self._output_processor.fail(name, message):
-                self._drop(child_id, RequestStatus.FINISHED_ABORTED)
-            self._drop_beams(name)
+            self._give_up(item.request_id, message)
+
+    def _give_up(self, request_id: str, message: str) -> None:
+        request = self._requests.get(request_id)
+        group = request.beam_group if request else None
+        name = group.request_id if group else request_id
+        for child_id in self._output_processor.fail(name, message):
+            self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+        self._drop_beams(name)
 
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)

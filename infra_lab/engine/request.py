@@ -145,7 +145,8 @@ class Request:
     def _check_end(self, token_id: int, max_model_len: int, kv_capacity_tokens: int) -> None:
         params = self.sampling_params
         num_output = len(self.output_token_ids)
-        if num_output >= params.min_tokens:
+        # A document ends only where it may, before min_tokens if it cannot go on.
+        if num_output >= params.min_tokens or params.structured_outputs is not None:
             if token_id in self.eos_token_ids and not params.ignore_eos:
                 self.status = RequestStatus.FINISHED_STOPPED
                 return

@@ -15,9 +15,10 @@ import torch
 from infra_lab.attention.backend import AttentionBackend
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.models.decoder import DecoderForCausalLM
+from infra_lab.sampling.grammar import GrammarCompiler
 from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import sample, token_logprobs
-from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings, TokenLogprobs
+from infra_lab.step import ModelOutput, NewRequest, SchedulerOutput, StepTimings, TokenLogprobs
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
 from infra_lab.worker.kv_cache import allocate_kv_cache, copy_blocks
 from infra_lab.worker.replayed_layers import ReplayedLayers
@@ -27,7 +28,11 @@ PROMPT_LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """Owns the weights, the cache tensors and the sampling states of live requests."""
+    """Owns the weights, the cache tensors and the sampling states of live requests.
+
+    Args:
+        grammars: compiles what structured outputs ask for; None where there is no tokenizer.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         pretouch_kv_cache: bool = False,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.model = model
         self.backend = backend
@@ -44,6 +50,7 @@ class ModelRunner:
             model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
         )
         self.timings = StepTimings()
+        self._grammars = grammars
         self._states: dict[str, SamplingState] = {}
         self._replayed = (
             ReplayedLayers(model, backend, self.caches)
@@ -57,7 +64,7 @@ class ModelRunner:
         for request_id in scheduler_output.finished_request_ids:
             self._states.pop(request_id, None)
         for request in scheduler_output.new_requests:
-            self._states[request.request_id] = SamplingState(request)
+            self._states[request.request_id] = self._new_state(request)
         copy_blocks(self.caches, scheduler_output.block_copies)
         if not scheduler_output.scheduled:
             return ModelOutput()
@@ -74,23 +81,45 @@ class ModelRunner:
             rows = None if all_wanted else self._to_device(wanted)
             hidden = self.model.forward(token_ids, positions, self.backend, self.caches, plan, rows)
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
-        logits = None
-        if batch.sampling_ids:
-            logits = self._logits(hidden, np.searchsorted(wanted, batch.sample_rows))
-        computed = time.perf_counter()
         output = ModelOutput(prompt_logprobs=prompt_logprobs)
+        sampling_ids, sample_rows = self._able_to_sample(batch, output)
+        logits = None
+        if sampling_ids:
+            logits = self._logits(hidden, np.searchsorted(wanted, sample_rows))
+        computed = time.perf_counter()
         if logits is not None:
-            self._sample(logits, batch.sampling_ids, output)
+            self._sample(logits, sampling_ids, output)
         finished = time.perf_counter()
         self.timings = StepTimings(
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)
         )
         return output
 
+    def _new_state(self, request: NewRequest) -> SamplingState:
+        params = request.sampling_params
+        compiled = None if self._grammars is None else self._grammars.compile_for(params)
+        if compiled is None:
+            return SamplingState(request)
+        return SamplingState(request, compiled.start(params.stop_token_ids, params.min_tokens))
+
     def _logits(self, hidden: torch.Tensor, rows: object) -> torch.Tensor:
         """Logits of the named rows only: the head is a fifth of a small model's work."""
         index = self._to_device(rows)
         return self.model.logits(hidden.index_select(0, index))
+
+    def _able_to_sample(
+        self, batch: InputBatch, output: ModelOutput
+    ) -> tuple[list[str], np.ndarray]:
+        """Leaves out, with the reason, the requests whose document cannot be continued."""
+        for request_id in batch.sampling_ids:
+            grammar = self._states[request_id].grammar
+            if grammar is not None and (error := grammar.error) is not None:
+                output.errors[request_id] = error
+        able = [name not in output.errors for name in batch.sampling_ids]
+        if all(able):
+            return batch.sampling_ids, batch.sample_rows
+        names = [name for name in batch.sampling_ids if name not in output.errors]
+        return names, batch.sample_rows[able]
 
     def _sample(self, logits: torch.Tensor, request_ids: list[str], output: ModelOutput) -> None:
         states = [self._states[request_id] for request_id in request_ids]
