@@ -19,6 +19,7 @@ class NewRequest:
     `seed` is always set: the request's own, or one drawn by the engine at admission.
     `num_candidates` likeliest tokens are reported of every position that is sampled, for a beam
     search to choose from; 0 where the sampling parameters alone decide what is reported.
+    `lora` is the digest of the adapter that all its tokens are computed with, if any.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class NewRequest:
     seed: int
     eos_token_ids: frozenset[int] = frozenset()
     num_candidates: int = 0
+    lora: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

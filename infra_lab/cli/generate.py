@@ -17,6 +17,7 @@ from infra_lab.cli.options import (
     Dtype,
     Events,
     KVCacheMB,
+    LoraPath,
     MaxTokens,
     Model,
     Seed,
@@ -98,6 +99,7 @@ def generate(
         bool,
         typer.Option("--raw", help="Continue the text as it stands, without the chat template."),
     ] = False,
+    lora: LoraPath = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",
@@ -129,13 +131,13 @@ def generate(
     if beam_width is not None:
         _refuse_sampling_options(context)
         params = BeamSearchParams(beam_width, n, max_tokens, length_penalty)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention, lora)
     with open_event_log(events) as log:
         llm = load_llm(options, log)
         ids: Any = given
         if not raw and llm.tokenizer.chat_template is not None:
             ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": given}])
-        output = _run(llm, ids, params, shows_text=not as_json)
+        output = _run(llm, ids, params, options.lora_name, shows_text=not as_json)
     if as_json:
         print_json(_as_dict(output, given))
     elif output.error is None:
@@ -175,11 +177,15 @@ def _read_schema(path: Path) -> str:
 
 
 def _run(
-    llm: LLM, prompt: Any, params: SamplingParams | BeamSearchParams, shows_text: bool
+    llm: LLM,
+    prompt: Any,
+    params: SamplingParams | BeamSearchParams,
+    lora: str | None,
+    shows_text: bool,
 ) -> RequestOutput:
     """Streams a single sample; several are shown one after another at the end."""
     output = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora=lora):
         if shows_text and params.n == 1:
             sys.stdout.write(output.outputs[0].new_text)
             sys.stdout.flush()

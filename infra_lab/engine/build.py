@@ -20,6 +20,7 @@ from infra_lab.config import EngineConfig
 from infra_lab.engine.engine_core import EngineCore
 from infra_lab.engine.event_log import EngineStarted, EventLog
 from infra_lab.engine.input_processor import InputProcessor
+from infra_lab.engine.lora_registry import LoRARegistry
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.errors import UsageError
@@ -72,7 +73,13 @@ def build_engine(
         grammars = GrammarCompiler(tokenizer, model_config.vocab_size)
     # Block 0 is the null block: it pads block tables and belongs to no request.
     runner = ModelRunner(
-        model, backend, num_blocks + 1, config.block_size, config.pretouch_kv_cache, grammars
+        model,
+        backend,
+        num_blocks + 1,
+        config.block_size,
+        config.pretouch_kv_cache,
+        grammars,
+        config.max_lora_rank,
     )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
     engine = EngineCore(
@@ -84,6 +91,7 @@ def build_engine(
         # The tokenizer's, which are the checkpoint's, or its own where the checkpoint names none.
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else model_config.eos_token_ids,
         event_log=event_log,
+        lora=LoRARegistry(runner.adapters, config.max_loras),
     )
     if engine.event_log.enabled:
         engine.event_log.append(_started(engine, checkpoint.path, num_blocks, max_model_len))

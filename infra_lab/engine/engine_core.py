@@ -11,24 +11,21 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_search import BeamGroup, candidates_of
-from infra_lab.engine.event_log import (
-    BatchEntry,
-    EventLog,
-    RequestArrived,
-    RequestFinished,
-    StepEvent,
-)
+from infra_lab.engine.event_log import EventLog, RequestArrived
 from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
+from infra_lab.engine.lora_registry import LoRARegistry
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.step_log import StepTimes, finished_event, step_event
 from infra_lab.engine.updates import RequestUpdate
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
@@ -50,6 +47,7 @@ class EngineCore:
     Args:
         eos_token_ids: ids that end a request unless it ignores them.
         event_log: gets a record of every arrival, step and end; None keeps none.
+        lora: the adapters that requests may name; None refuses them all.
     """
 
     def __init__(
@@ -61,11 +59,13 @@ class EngineCore:
         output_processor: OutputProcessor,
         eos_token_ids: Sequence[int] = (),
         event_log: EventLog | None = None,
+        lora: LoRARegistry | None = None,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.executor = executor
         self.event_log = EventLog(capacity=0) if event_log is None else event_log
+        self.lora = lora
         self._input_processor = input_processor
         self._output_processor = output_processor
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -83,8 +83,10 @@ class EngineCore:
         self,
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
+        lora: str | None = None,
     ) -> None:
         """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
+        self._digest_of(lora)
         if isinstance(sampling_params, BeamSearchParams):
             self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0)
             return
@@ -98,6 +100,7 @@ class EngineCore:
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         cache_salt: str | None = None,
+        lora: str | None = None,
     ) -> None:
         """Queues a prompt (text or token ids); its outputs come out of `step`.
 
@@ -105,13 +108,15 @@ class EngineCore:
             request_id: any name that no unfinished request has.
             sampling_params: with BeamSearchParams there is one output, when the search has ended.
             cache_salt: requests share cached prefixes only with those of the same salt.
+            lora: name of a loaded adapter, see `load_lora`; None is the base model.
 
         Raises:
             InvalidRequestError: this request can never run; nothing else is affected.
         """
         arrival = time.monotonic()
+        digest = self._digest_of(lora)
         if isinstance(sampling_params, BeamSearchParams):
-            self._add_beam_search(request_id, prompt, sampling_params, cache_salt, arrival)
+            self._add_beam_search(request_id, prompt, sampling_params, cache_salt, arrival, digest)
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
@@ -129,6 +134,7 @@ class EngineCore:
                 eos_token_ids=self._eos_token_ids,
                 arrival_time=arrival,
                 cache_salt=cache_salt,
+                lora=digest,
             )
             self.scheduler.add_request(request, leader_id)
             self._requests[child.request_id] = request
@@ -137,6 +143,19 @@ class EngineCore:
             self.event_log.append(
                 RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
             )
+
+    def load_lora(self, name: str, path: str | Path) -> None:
+        """Makes a PEFT adapter known under a name that requests may give as `lora`.
+
+        Raises UsageError for a name in use or too many adapters, another InfraLabError for an
+        adapter that cannot be used; in either case nothing has changed.
+        """
+        self._adapters().load(name, path)
+
+    def unload_lora(self, name: str) -> None:
+        """Forgets an adapter's name at once, and the adapter when the last request that uses it
+        has ended. Raises UsageError for a name that is not loaded."""
+        self._adapters().unload(name, self._digests_in_use())
 
     def abort(self, request_id: str) -> bool:
         """Ends a request and all its samples; its last output, with finish_reason "abort",
@@ -155,6 +174,8 @@ class EngineCore:
         """
         if self.scheduler.has_unfinished_requests:
             self._compute_step()
+        if self.lora is not None and self.lora.has_leftovers:
+            self.lora.free_unused(self._digests_in_use())
         outputs = self._output_processor.collect()
         if self.event_log.enabled:
             self._log_finished(outputs)
@@ -180,7 +201,17 @@ class EngineCore:
         for group in self.scheduler.take_finished_beams():
             self._apply_beams(group, executed)
         if self.event_log.enabled:
-            self._log_step(scheduler_output, updates, started, scheduled, executed)
+            times = StepTimes(started, scheduled, executed, time.monotonic())
+            self.event_log.append(
+                step_event(
+                    self._num_steps,
+                    scheduler_output,
+                    updates,
+                    self.scheduler.stats(),
+                    self.executor.timings,
+                    times,
+                )
+            )
         self._num_steps += 1
 
     def _apply(self, update: RequestUpdate, now: float) -> None:
@@ -206,8 +237,9 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        digest: str | None,
     ) -> None:
-        group, processed = self._beam_group(request_id, prompt, params, cache_salt, arrival)
+        group, processed = self._beam_group(request_id, prompt, params, cache_salt, arrival, digest)
         token_ids, given = processed.prompt_token_ids, processed.sampling_params
         self._output_processor.add_request(request_id, processed.prompt, token_ids, given, arrival)
         self.scheduler.add_beam_group(group)
@@ -225,6 +257,7 @@ class EngineCore:
         params: BeamSearchParams,
         cache_salt: str | None,
         arrival: float,
+        digest: str | None = None,
     ) -> tuple[BeamGroup, ProcessedInput]:
         scheduler = self.scheduler
         given = SamplingParams(
@@ -252,6 +285,7 @@ class EngineCore:
                     greedy,
                     arrival_time=arrival,
                     cache_salt=cache_salt,
+                    lora=digest,
                 )
                 for index in range(params.beam_width)
             ],
@@ -302,6 +336,21 @@ class EngineCore:
             self._drop(child_id, RequestStatus.FINISHED_ABORTED)
         self._drop_beams(name)
 
+    def _adapters(self) -> LoRARegistry:
+        if self.lora is None:
+            raise UsageError("this engine takes no adapters")
+        return self.lora
+
+    def _digest_of(self, lora: str | None) -> str | None:
+        if lora is None:
+            return None
+        if self.lora is None:
+            raise InvalidRequestError("this engine takes no adapters: leave lora out")
+        return self.lora.resolve(lora)
+
+    def _digests_in_use(self) -> set[str | None]:
+        return {request.lora for request in self._requests.values()}
+
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)
         self._requests.pop(child_id, None)
@@ -334,65 +383,8 @@ class EngineCore:
             return request.request_id
         return self._output_processor.children(request.beam_group.request_id)[0]
 
-    def _log_step(
-        self,
-        scheduler_output: SchedulerOutput,
-        updates: list[RequestUpdate],
-        started: float,
-        scheduled: float,
-        executed: float,
-    ) -> None:
-        stats = self.scheduler.stats()
-        timings = self.executor.timings
-        self.event_log.append(
-            StepEvent(
-                step=self._num_steps,
-                start_time_s=started,
-                schedule_ms=1e3 * (scheduled - started),
-                execute_ms=1e3 * (executed - scheduled),
-                update_ms=1e3 * (time.monotonic() - executed),
-                batch=tuple(
-                    BatchEntry(
-                        item.request_id,
-                        len(item.token_ids),
-                        item.num_computed_tokens,
-                        is_prompt_chunk=item.is_prompt_chunk,
-                    )
-                    for item in scheduler_output.scheduled
-                ),
-                num_sampled_tokens=sum(len(update.new_token_ids) for update in updates),
-                blocks_used=stats.blocks_used,
-                blocks_cached=stats.blocks_cached,
-                blocks_free=stats.blocks_free,
-                prefix_hit_tokens=stats.prefix_hit_tokens,
-                num_evictions=stats.evictions,
-                preempted_request_ids=stats.preempted_request_ids,
-                num_running=stats.running,
-                num_waiting=stats.waiting,
-                prepare_ms=timings.prepare_ms,
-                model_ms=timings.model_ms,
-                sample_ms=timings.sample_ms,
-            )
-        )
-
     def _log_finished(self, outputs: list[RequestOutput]) -> None:
         now = time.monotonic()
         for output in outputs:
-            if not output.finished:
-                continue
-            metrics = output.metrics
-            self.event_log.append(
-                RequestFinished(
-                    time_s=now,
-                    request_id=output.request_id,
-                    reason=output.outputs[0].finish_reason or "stop",
-                    num_prompt_tokens=len(output.prompt_token_ids),
-                    num_output_tokens=sum(len(sample.token_ids) for sample in output.outputs),
-                    num_cached_tokens=output.num_cached_tokens,
-                    num_preemptions=metrics.num_preemptions,
-                    queue_time_s=metrics.queue_time_s,
-                    ttft_s=metrics.ttft_s,
-                    tpot_s=metrics.tpot_s,
-                    error=output.error,
-                )
-            )
+            if output.finished:
+                self.event_log.append(finished_event(output, now))

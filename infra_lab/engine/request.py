@@ -42,6 +42,7 @@ class Request:
 
     Attributes:
         all_token_ids: prompt and output, in order; only ever appended to, but for a beam's.
+        lora: digest of the adapter that its tokens are computed with.
         beam_group: the beam search that it is a branch of.
         num_computed_tokens: leading tokens whose keys and values are in the KV cache.
         num_cached_tokens: tokens of its first scheduling that the prefix cache supplied.
@@ -57,6 +58,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     arrival_time: float = 0.0
     cache_salt: str | None = None
+    lora: str | None = None
     status: RequestStatus = RequestStatus.WAITING
     stop_reason: str | int | None = None
     num_computed_tokens: int = 0
@@ -86,7 +88,8 @@ class Request:
     @property
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens separates its cached blocks from those of other requests."""
-        return (("salt", self.cache_salt),) if self.cache_salt is not None else ()
+        named = (("salt", self.cache_salt), ("lora", self.lora))
+        return tuple((domain, key) for domain, key in named if key is not None)
 
     @property
     def owes_prompt_logprobs(self) -> bool:
@@ -140,6 +143,7 @@ class Request:
             self.seed,
             self.eos_token_ids,
             self.beam_group.num_candidates if self.beam_group else 0,
+            self.lora,
         )
 
     def _check_end(self, token_id: int, max_model_len: int, kv_capacity_tokens: int) -> None:

@@ -21,6 +21,7 @@ from infra_lab.sampling.sampler import sample, token_logprobs
 from infra_lab.step import ModelOutput, NewRequest, SchedulerOutput, StepTimings, TokenLogprobs
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
 from infra_lab.worker.kv_cache import allocate_kv_cache, copy_blocks
+from infra_lab.worker.lora_adapters import LoRAAdapters
 from infra_lab.worker.replayed_layers import ReplayedLayers
 
 # Rows of logits held at once for prompt log-probabilities: a row is vocab_size floats.
@@ -42,6 +43,7 @@ class ModelRunner:
         block_size: int,
         pretouch_kv_cache: bool = False,
         grammars: GrammarCompiler | None = None,
+        max_lora_rank: int = 64,
     ) -> None:
         self.model = model
         self.backend = backend
@@ -50,6 +52,8 @@ class ModelRunner:
             model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
         )
         self.timings = StepTimings()
+        self.adapters = LoRAAdapters(model, max_lora_rank)
+        self._adapter_ids: dict[str, str] = {}
         self._grammars = grammars
         self._states: dict[str, SamplingState] = {}
         self._replayed = (
@@ -63,8 +67,11 @@ class ModelRunner:
         """Computes every scheduled token and samples where the scheduler says so."""
         for request_id in scheduler_output.finished_request_ids:
             self._states.pop(request_id, None)
+            self._adapter_ids.pop(request_id, None)
         for request in scheduler_output.new_requests:
             self._states[request.request_id] = self._new_state(request)
+            if request.lora is not None:
+                self._adapter_ids[request.request_id] = request.lora
         copy_blocks(self.caches, scheduler_output.block_copies)
         if not scheduler_output.scheduled:
             return ModelOutput()
@@ -75,7 +82,10 @@ class ModelRunner:
         wanted = batch.wanted_rows
         all_wanted = len(wanted) == len(batch.token_ids)
         token_ids, positions = self._to_device(batch.token_ids), self._to_device(batch.positions)
-        if all_wanted and self._replayed and self._replayed.can_serve(len(token_ids)):
+        # A recording holds the base model's products alone.
+        has_adapters = self._begin_adapters(scheduler_output, wanted)
+        may_replay = all_wanted and not has_adapters
+        if may_replay and self._replayed and self._replayed.can_serve(len(token_ids)):
             hidden = self._replayed.forward(token_ids, positions, plan)
         else:
             rows = None if all_wanted else self._to_device(wanted)
@@ -94,6 +104,15 @@ class ModelRunner:
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)
         )
         return output
+
+    def _begin_adapters(self, scheduler_output: SchedulerOutput, wanted: np.ndarray) -> bool:
+        """Tells the layers whose rows need an adapter; returns whether any do."""
+        scheduled = scheduler_output.scheduled
+        return self.adapters.begin_step(
+            [self._adapter_ids.get(item.request_id) for item in scheduled],
+            [len(item.token_ids) for item in scheduled],
+            wanted,
+        )
 
     def _new_state(self, request: NewRequest) -> SamplingState:
         params = request.sampling_params
