@@ -187,4 +187,6 @@ def _reason(form: StructuredOutputsParams, error: str) -> str:
     lines = [line.strip() for line in error.splitlines()]
     causes = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     cause = causes[0] if causes else lines[0]
+    if cause.startswith("panic"):
+        cause = f"the grammar engine has a fault there ({cause}): write it in another way"
     return f"structured_outputs: {kind} {given:.80} cannot be used: {cause}"

@@ -24,6 +24,7 @@ from infra_lab.outputs import CompletionOutput, RequestOutput
 from infra_lab.sampling.grammar_state import GrammarState
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.structured_outputs import StructuredOutputsParams
+from tests.models.lora_helpers import save_adapter
 from tests.sampling.grammar_helpers import END_OF_TURN, EOS, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
@@ -212,6 +213,36 @@ def test_a_small_pool_really_preempts_documents(folder: Path, engine: EngineCore
     ids = [[outputs[one][name].outputs[0].token_ids for name in names] for one in (engine, small)]
     assert ids[0] == ids[1]
     assert sum(outputs[small][name].metrics.num_preemptions for name in names) > 0
+
+
+def test_documents_are_whole_and_the_same_with_adapters_in_the_batch(
+    folder: Path, tmp_path: Path
+) -> None:
+    engine = make_engine(folder)
+    for seed, name in enumerate(("a", "b")):
+        modules = ["q_proj", "up_proj", "down_proj"]
+        engine.load_lora(name, save_adapter(folder, tmp_path / name, seed, target_modules=modules))
+    names = [None, "a", "b"]
+
+    def run_with(indices: list[int]) -> dict[str, CompletionOutput]:
+        for index in indices:
+            params = SamplingParams(seed=index, max_tokens=200, structured_outputs=JSON)
+            engine.add_request(str(index), "say: ", params, lora=names[index % 3])
+        return {name: output.outputs[0] for name, output in drain(engine).items()}
+
+    together = run_with(list(range(6)))
+    assert len({output.text for output in together.values()}) > 3
+    for index in range(6):
+        check(together[str(index)])
+        assert run_with([index])[str(index)].token_ids == together[str(index)].token_ids
+
+
+def test_the_best_of_several_documents_is_a_document(engine: EngineCore) -> None:
+    params = SamplingParams(best_of=3, seed=1, max_tokens=200, structured_outputs=JSON)
+    engine.add_request("r", "say: ", params)
+    outputs = drain(engine)["r"].outputs
+    assert len(outputs) == 1
+    check(outputs[0])
 
 
 def test_a_form_that_cannot_be_met_is_refused_alone(folder: Path, engine: EngineCore) -> None:

@@ -138,7 +138,11 @@ patterns = st.recursive(
 @settings(max_examples=150)
 @given(pattern=patterns, seed=st.integers(0, 999))
 def test_every_answer_that_a_pattern_allows_is_a_full_match(pattern: str, seed: int) -> None:
-    grammar = compiled(regex=pattern)
+    try:
+        grammar = compiled(regex=pattern)
+    except InvalidRequestError as error:  # one pattern in a thousand; see REFUSED
+        assume("grammar engine has a fault" not in str(error))
+        raise
     text = walk(grammar.start(), TOKENIZER, random.Random(seed))
     assume(text is not None)
     assert text is not None
@@ -206,6 +210,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"regex": r"\p{Greek}"}, "wrong"),
     ({"regex": "a$b"}, "cannot be used"),
     ({"regex": r"[^\s\S]"}, "cannot be used"),
+    # llguidance 1.9.1 fails on some alternations of negated classes; it says so, and lives on.
+    ({"regex": r"(\D|(a|\D|[^\w]))"}, "the grammar engine has a fault there"),
 ]
 
 
