@@ -35,6 +35,19 @@ def byte_level_tokenizer(eos_token_ids: tuple[int, ...] = (EOS,)) -> Tokenizer:
     return Tokenizer(backend, eos_token_ids=eos_token_ids)
 
 
+def ascii_tokenizer(num_tokens: int, eos_token_id: int) -> Tokenizer:
+    """One token for each of the printable ASCII characters from "!" on, behind `eos_token_id + 1`
+    special ones."""
+    special = [f"<{index}>" for index in range(eos_token_id + 1)]
+    texts = [chr(0x21 + index) for index in range(num_tokens - len(special))]
+    vocabulary = {text: index for index, text in enumerate([*special, *texts])}
+    backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    return Tokenizer(backend, eos_token_ids=[eos_token_id])
+
+
 def visible_bytes() -> list[str]:
     """GPT-2's printable stand-in for every byte, in the order of the bytes."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
