@@ -27,7 +27,7 @@ class AdapterRows:
 class StepAdapters:
     """What a step's layers are told: one object that all of them share, set before each step.
 
-    `wanted` counts among the rows that the last layer goes on with after attention.
+    `wanted_rows` counts among the rows that the last layer goes on with after attention.
     """
 
     all_rows: list[AdapterRows] = field(default_factory=list)

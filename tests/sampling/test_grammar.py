@@ -14,8 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import Tokenizer as Backend
 
 from infra_lab.errors import InvalidRequestError
+from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.sampling.grammar import MAX_CACHED, GrammarCompiler
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.structured_outputs import StructuredOutputsParams
@@ -159,6 +162,33 @@ def test_a_choice_gives_one_of_its_texts_whatever_is_in_them(choices: list[str],
     assert walk(grammar.start(), TOKENIZER, random.Random(seed)) in choices
     assert all(grammar.accepts(choice) for choice in choices)
     assert not grammar.accepts(choices[0] + "?!?!?!")
+
+
+def test_a_sentencepiece_vocabulary_with_byte_fallback_is_read_right() -> None:
+    """Its visible space is a space, and its byte tokens are bytes."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a"]
+    backend = Backend(
+        models.BPE(
+            vocab={token: index for index, token in enumerate(tokens)},
+            merges=[],
+            byte_fallback=True,
+            unk_token="<unk>",
+        )
+    )
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.add_tokens([AddedToken(one, special=True, normalized=False) for one in tokens[:3]])
+    tokenizer = Tokenizer(backend, eos_token_ids=(2,))
+    compiler = GrammarCompiler(tokenizer, len(tokens))
+    state = compiler.compile(StructuredOutputsParams(regex="a é")).start()
+    for text in ("a", " ", "é"):
+        for token_id in tokenizer.encode(text):
+            assert state.allowed()[token_id], text
+            state.advance(token_id)
+    assert state.allowed().nonzero()[0].tolist() == [2]
+    assert tokenizer.decode(state.token_ids) == "a é"
 
 
 def test_any_json_object_is_an_object() -> None:
