@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import CompletionOutput, RequestOutput
     from infra_lab.sampling_params import BeamSearchParams, SamplingParams
+    from infra_lab.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "EngineCore",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -35,6 +37,7 @@ _HOME_OF = {
     "EngineCore": "infra_lab.engine.engine_core",
     "BeamSearchParams": "infra_lab.sampling_params",
     "SamplingParams": "infra_lab.sampling_params",
+    "StructuredOutputsParams": "infra_lab.structured_outputs",
     "EngineConfig": "infra_lab.config",
     "RequestOutput": "infra_lab.outputs",
     "CompletionOutput": "infra_lab.outputs",

@@ -42,6 +42,8 @@ class EngineConfig:
         device: "auto", "cpu" or "cuda".
         attention: "native" (C, fp32 on a CPU), "torch" (anywhere), "triton" (a GPU); "auto" is
             the first of triton, native and torch that serves the device and dtype.
+        max_loras: LoRA adapters that may be in memory at a time.
+        max_lora_rank: largest rank that one of them may have.
         seed: seeds requests that bring no seed of their own; None draws from the system.
         scheduling_policy: "fcfs"; "sjf", the shortest job first; "priority", the lowest number
             first, which preempts; "static", batch by batch. See engine.policies.
@@ -70,6 +72,8 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     attention: str = "auto"
+    max_loras: int = 8
+    max_lora_rank: int = 64
     seed: int | None = None
     scheduling_policy: str = "fcfs"
     aging_steps: int | None = None
@@ -80,11 +84,12 @@ class EngineConfig:
     recompute_tokens_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_lora_rank"):
             _require_at_least(name, getattr(self, name), 1)
         for name in ("num_blocks", "kv_cache_bytes", "max_model_len"):
             if getattr(self, name) is not None:
                 _require_at_least(name, getattr(self, name), 1)
+        _require_at_least("max_loras", self.max_loras, 0)
         _require_at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if self.num_blocks is not None and self.kv_cache_bytes is not None:
             raise UsageError(

@@ -32,6 +32,10 @@ class InvalidRequestError(InfraLabError, ValueError):
     exit_status = 2
 
 
+class StructuredOutputError(InfraLabError):
+    """A document of a required form cannot be continued; the request that wants it ends."""
+
+
 class ModelPullError(InfraLabError):
     """A known model could not be fetched, or what came is not what was expected."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from infra_lab.errors import InvalidRequestError
+from infra_lab.structured_outputs import StructuredOutputsParams
 
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
@@ -60,6 +61,11 @@ class SamplingParams:
             chosen token's log-probability, None nothing.
         prompt_logprobs: the same for the prompt's tokens.
         skip_special_tokens: whether special tokens are left out of the text.
+        structured_outputs: the form that the answer must have. Tokens that would break it are
+            left out before temperature and filters; `logprobs` still tell the model's own
+            distribution. The document comes first where something else would cut or spoil it:
+            it may end before min_tokens if it cannot go on, and a stop string ends it only
+            where it is whole. Only max_tokens cuts it, with finish_reason "length".
     """
 
     n: int = 1
@@ -82,6 +88,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._normalise_integers()
@@ -91,6 +98,11 @@ class SamplingParams:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 _refuse(name, value, "true or false", "give a bool")
+        form: object = self.structured_outputs
+        if form is not None and not isinstance(form, StructuredOutputsParams):
+            wanted = "a StructuredOutputsParams"
+            todo = "StructuredOutputsParams(json=schema) makes one"
+            _refuse("structured_outputs", form, wanted, todo)
         self._refuse_contradictions()
 
     @classmethod
@@ -113,6 +125,8 @@ class SamplingParams:
         bias = values.get("logit_bias")
         if isinstance(bias, Mapping):
             values["logit_bias"] = {_integer_from_json_key(key): bias[key] for key in bias}
+        if isinstance(form := values.get("structured_outputs"), Mapping):
+            values["structured_outputs"] = StructuredOutputsParams.from_dict(form)
         return cls(**values)
 
     @property
@@ -189,6 +203,11 @@ class SamplingParams:
                 f"{name}={count} with temperature=0 would give {count} equal samples: greedy "
                 f"decoding is deterministic; give {name}=1, or a temperature above 0"
             )
+        if self.structured_outputs is not None and self.ignore_eos:
+            raise InvalidRequestError(
+                "ignore_eos with structured_outputs contradicts itself: after the end of the "
+                "document nothing may follow; leave ignore_eos out"
+            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}: "
@@ -237,6 +256,15 @@ class BeamSearchParams:
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 _refuse(name, getattr(self, name), "true or false", "give a bool")
+
+    def as_sampling_params(self) -> SamplingParams:
+        """What the outputs' shape is by: how many, how long, with log-probabilities."""
+        return SamplingParams(
+            n=self.n or 1,
+            max_tokens=self.max_tokens,
+            logprobs=0,
+            skip_special_tokens=self.skip_special_tokens,
+        )
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> BeamSearchParams:

@@ -19,6 +19,7 @@ class NewRequest:
     `seed` is always set: the request's own, or one drawn by the engine at admission.
     `num_candidates` likeliest tokens are reported of every position that is sampled, for a beam
     search to choose from; 0 where the sampling parameters alone decide what is reported.
+    `lora` is the digest of the adapter that all its tokens are computed with, if any.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class NewRequest:
     seed: int
     eos_token_ids: frozenset[int] = frozenset()
     num_candidates: int = 0
+    lora: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,13 @@ class ModelOutput:
     `sampled_token_ids` has a list for every request that sampled (one id each, more with
     speculation). `logprobs` holds one entry per sampled id where asked for;
     `prompt_logprobs` one entry per position from `prompt_logprobs_from` on, in order.
+    `errors` has the reason for each request that could not sample and must be given up.
     """
 
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
     logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

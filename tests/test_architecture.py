@@ -16,7 +16,16 @@ PACKAGE = ROOT / "infra_lab"
 MAX_LINES = 400
 
 # Modules at the package root: the words that every part may use.
-VOCABULARY = {"errors", "config", "step", "sampling_params", "outputs", "kernels_guard", "paths"}
+VOCABULARY = {
+    "errors",
+    "config",
+    "step",
+    "sampling_params",
+    "structured_outputs",
+    "outputs",
+    "kernels_guard",
+    "paths",
+}
 
 # Direct edges; what lies below a neighbour may be imported too, what lies above may not.
 EDGES: dict[str, set[str]] = {

@@ -17,6 +17,7 @@ from infra_lab.cli.options import (
     Dtype,
     Events,
     KVCacheMB,
+    LoraPath,
     MaxTokens,
     Model,
     Seed,
@@ -50,6 +51,7 @@ def chat(
     temperature: Temperature = 0.5,
     top_p: TopP = 0.9,
     seed: Seed = None,
+    lora: LoraPath = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",
@@ -64,7 +66,7 @@ def chat(
     from infra_lab.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention, lora)
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
     lines = _typed() if sys.stdin.isatty() else _piped()
     with open_event_log(events) as log:
@@ -77,7 +79,7 @@ def chat(
                 messages = list(opening)
                 continue
             messages.append({"role": "user", "content": line})
-            _answer(llm, messages, params)
+            _answer(llm, messages, params, options.lora_name)
 
 
 def _typed() -> Iterator[str]:
@@ -102,13 +104,13 @@ def _piped() -> Iterator[str]:
     return chain([first], lines)
 
 
-def _answer(llm: LLM, messages: Messages, params: SamplingParams) -> None:
+def _answer(llm: LLM, messages: Messages, params: SamplingParams, lora: str | None) -> None:
     """Streams the answer and appends it to `messages`; a refused turn is taken back, unless
     nobody is there to try another."""
     output = None
     try:
         prompt = llm.tokenizer.apply_chat_template(messages)
-        for output in llm.stream(prompt, params):
+        for output in llm.stream(prompt, params, lora=lora):
             sys.stdout.write(output.outputs[0].new_text)
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from infra_lab.cli.options import (
     Dtype,
     Events,
     KVCacheMB,
+    LoraPath,
     MaxTokens,
     Model,
     Seed,
@@ -33,16 +35,20 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import RequestOutput
     from infra_lab.sampling_params import BeamSearchParams, SamplingParams
+    from infra_lab.structured_outputs import StructuredOutputsParams
 
 app = new_app()
 SAMPLING_OPTIONS = (
     "temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop", "best_of",
+    "json_schema", "regex", "choice",
 )  # fmt: skip
 
 
 @app.command(
     cls=Command,
-    epilog='Example: infra-lab generate "What is the capital of France?" --temperature 0',
+    epilog='Examples: infra-lab generate "What is the capital of France?" --temperature 0; '
+    'infra-lab generate "Is Paris in France?" --choice yes --choice no; '
+    'infra-lab generate "Describe a person as JSON." --json-schema person.schema.json',
 )
 def generate(
     context: typer.Context,
@@ -78,10 +84,22 @@ def generate(
     length_penalty: Annotated[
         float, typer.Option(metavar="X", help="Of beams: above 0 favours long answers.")
     ] = 1.0,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The answer is JSON that this JSON Schema describes."),
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="The whole answer matches this pattern.")
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="The answer is one of these; give it several times."),
+    ] = None,
     raw: Annotated[
         bool,
         typer.Option("--raw", help="Continue the text as it stands, without the chat template."),
     ] = False,
+    lora: LoraPath = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",
@@ -108,17 +126,18 @@ def generate(
         repetition_penalty=repetition_penalty,
         seed=seed,
         stop=tuple(stop or ()),
+        structured_outputs=_form(json_schema, regex, choice),
     )
     if beam_width is not None:
         _refuse_sampling_options(context)
         params = BeamSearchParams(beam_width, n, max_tokens, length_penalty)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention)
+    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention, lora)
     with open_event_log(events) as log:
         llm = load_llm(options, log)
         ids: Any = given
         if not raw and llm.tokenizer.chat_template is not None:
             ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": given}])
-        output = _run(llm, ids, params, shows_text=not as_json)
+        output = _run(llm, ids, params, options.lora_name, shows_text=not as_json)
     if as_json:
         print_json(_as_dict(output, given))
     elif output.error is None:
@@ -138,12 +157,35 @@ def _refuse_sampling_options(context: typer.Context) -> None:
             )
 
 
+def _form(
+    json_schema: Path | None, regex: str | None, choice: list[str] | None
+) -> StructuredOutputsParams | None:
+    """What form the answer must have, as the options say; None where they say nothing."""
+    from infra_lab.structured_outputs import StructuredOutputsParams
+
+    if json_schema is None and regex is None and not choice:
+        return None
+    schema = None if json_schema is None else _read_schema(json_schema)
+    return StructuredOutputsParams(schema, regex, tuple(choice) if choice else None)
+
+
+def _read_schema(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--json-schema {path}: cannot be read: {error}") from error
+
+
 def _run(
-    llm: LLM, prompt: Any, params: SamplingParams | BeamSearchParams, shows_text: bool
+    llm: LLM,
+    prompt: Any,
+    params: SamplingParams | BeamSearchParams,
+    lora: str | None,
+    shows_text: bool,
 ) -> RequestOutput:
     """Streams a single sample; several are shown one after another at the end."""
     output = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora=lora):
         if shows_text and params.n == 1:
             sys.stdout.write(output.outputs[0].new_text)
             sys.stdout.flush()

@@ -85,6 +85,12 @@ AttentionName = Annotated[
     str, typer.Option("--attention", metavar="NAME", help="auto, native, torch or triton (GPU).")
 ]
 KVCacheMB = Annotated[int | None, count_option("Memory of the KV pool, in MB.", "--kv-cache-mb")]
+LoraPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--lora", metavar="DIR", help="A PEFT folder whose LoRA adapter to use on top of the model."
+    ),
+]
 MaxTokens = Annotated[int, count_option("Most tokens of an answer.")]
 Temperature = Annotated[
     float, typer.Option(metavar="X", help="0 always takes the likeliest token.")

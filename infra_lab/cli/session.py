@@ -29,6 +29,12 @@ class EngineOptions:
     device: str = "auto"
     kv_cache_mb: int | None = None
     attention: str = "auto"
+    lora: Path | None = None
+
+    @property
+    def lora_name(self) -> str | None:
+        """What requests call the one adapter that a command may load."""
+        return None if self.lora is None else str(self.lora)
 
     def config(self) -> dict[str, Any]:
         kv_cache_bytes = None if self.kv_cache_mb is None else self.kv_cache_mb * 1_000_000
@@ -56,6 +62,7 @@ def _load(options: EngineOptions, event_log: EventLog | None, config: dict[str, 
         options.model,
         event_log=event_log,
         cache_dir=options.cache_dir,
+        lora_adapters={} if options.lora is None else {str(options.lora): options.lora},
         **{**options.config(), **config},
     )
 

@@ -10,10 +10,11 @@ is tested: scores are summed log-probabilities divided by (generated tokens) ** 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from infra_lab.engine.request import Request
-from infra_lab.sampling_params import BeamSearchParams
+from infra_lab.errors import InvalidRequestError
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import TokenLogprobs
 
 
@@ -166,6 +167,36 @@ class BeamGroup:
             beams.append(_Beam(branch, one.logprob, (*one.beam.entries, one.entry)))
         self._beams = beams
         return moves
+
+
+def beam_group(like: Request, params: BeamSearchParams, vocab_size: int, longest: int) -> BeamGroup:
+    """A search whose branches have the prompt, and all that goes with it, of a request.
+
+    longest: tokens that a sequence may have. Raises InvalidRequestError for a search that looks
+    at more tokens than there are.
+    """
+    num_candidates = candidates_of(params.beam_width, len(like.eos_token_ids))
+    if num_candidates > vocab_size:
+        raise InvalidRequestError(
+            f"beam_width={params.beam_width} looks at {num_candidates} tokens a step and the "
+            f"vocabulary has {vocab_size}: lower beam_width"
+        )
+    greedy = SamplingParams(temperature=0.0, max_tokens=params.max_tokens, ignore_eos=True)
+    branches = [
+        replace(
+            like,
+            request_id=f"{like.request_id}#beam{index}",
+            prompt_token_ids=list(like.prompt_token_ids),
+            sampling_params=greedy,
+            output_token_ids=[],
+        )
+        for index in range(params.beam_width)
+    ]
+    max_tokens = min(params.max_tokens, longest - like.num_prompt_tokens)
+    group = BeamGroup(like.request_id, params, branches, like.eos_token_ids, max_tokens)
+    for branch in branches:
+        branch.beam_group = group
+    return group
 
 
 def candidates_of(beam_width: int, num_eos_tokens: int) -> int:

@@ -22,6 +22,7 @@ from infra_lab.config import EngineConfig
 from infra_lab.engine.engine_core import EngineCore
 from infra_lab.engine.event_log import EngineStarted, EventLog
 from infra_lab.engine.input_processor import InputProcessor
+from infra_lab.engine.lora_registry import LoRARegistry
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.swap_cost import SwapCost
@@ -33,6 +34,7 @@ from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.models.weights import Weights
 from infra_lab.native.library import NativeUnavailableError
 from infra_lab.native.memory import keep_freed_memory
+from infra_lab.sampling.grammar import GrammarCompiler
 from infra_lab.worker.host_kv_cache import HostKVCache
 from infra_lab.worker.model_runner import ModelRunner
 
@@ -70,6 +72,9 @@ def build_engine(
     backend = choose_attention_backend(
         config.attention, model.attention_shape, config.block_size, dtype, device
     )
+    grammars = None
+    if tokenizer is not None:
+        grammars = GrammarCompiler(tokenizer, model_config.vocab_size)
     # Block 0 is the null block: it pads block tables and belongs to no request.
     num_host_blocks = choose_num_host_blocks(config, model_config, dtype)
     runner = ModelRunner(
@@ -78,6 +83,8 @@ def build_engine(
         num_blocks + 1,
         config.block_size,
         config.pretouch_kv_cache,
+        grammars,
+        config.max_lora_rank,
         num_host_blocks=num_host_blocks + 1 if num_host_blocks else 0,
     )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
@@ -92,11 +99,12 @@ def build_engine(
             swap_cost=choose_swap_cost(config, runner.host_cache),
         ),
         executor=runner,
-        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len),
+        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len, grammars),
         output_processor=OutputProcessor(tokenizer),
         # The tokenizer's, which are the checkpoint's, or its own where the checkpoint names none.
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else model_config.eos_token_ids,
         event_log=event_log,
+        lora=LoRARegistry(runner.adapters, config.max_loras),
     )
     if engine.event_log.enabled:
         engine.event_log.append(_started(engine, checkpoint.path, num_blocks, max_model_len))

@@ -11,15 +11,17 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
-from infra_lab.engine.beam_search import BeamGroup, candidates_of
+from infra_lab.engine.beam_search import BeamGroup, beam_group
 from infra_lab.engine.event_log import EventLog, RequestArrived
 from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
+from infra_lab.engine.lora_registry import LoRARegistry
 from infra_lab.engine.output_processor import OutputProcessor
-from infra_lab.engine.request import Request, RequestStatus, salt_keys
+from infra_lab.engine.request import Request, RequestStatus, cache_keys
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.step_log import request_finished, step_event
 from infra_lab.engine.updates import RequestUpdate
@@ -45,6 +47,7 @@ class EngineCore:
     Args:
         eos_token_ids: ids that end a request unless it ignores them.
         event_log: gets a record of every arrival, step and end; None keeps none.
+        lora: the adapters that requests may name; None refuses them all.
     """
 
     def __init__(
@@ -56,11 +59,13 @@ class EngineCore:
         output_processor: OutputProcessor,
         eos_token_ids: Sequence[int] = (),
         event_log: EventLog | None = None,
+        lora: LoRARegistry | None = None,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.executor = executor
         self.event_log = EventLog(capacity=0) if event_log is None else event_log
+        self.lora = lora
         self._input_processor = input_processor
         self._output_processor = output_processor
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -79,8 +84,10 @@ class EngineCore:
         prompt: str | Sequence[int],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         priority: int = 0,
+        lora: str | None = None,
     ) -> None:
         """Raises InvalidRequestError exactly when `add_request` would refuse this prompt."""
+        self._digest_of(lora)
         if isinstance(sampling_params, BeamSearchParams):
             self._beam_group("(unnamed)", prompt, sampling_params, None, 0.0, priority)
             return
@@ -95,6 +102,7 @@ class EngineCore:
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         cache_salt: str | None = None,
         priority: int = 0,
+        lora: str | None = None,
     ) -> None:
         """Queues a prompt (text or token ids); its outputs come out of `step`.
 
@@ -103,21 +111,23 @@ class EngineCore:
             sampling_params: with BeamSearchParams there is one output, when the search has ended.
             cache_salt: requests share cached prefixes only with those of the same salt.
             priority: the lower goes first; other than 0 only under scheduling_policy "priority".
+            lora: name of a loaded adapter, see `load_lora`; None is the base model.
 
         Raises:
             InvalidRequestError: this request can never run; nothing else is affected.
         """
         arrival = time.monotonic()
+        digest = self._digest_of(lora)
         if isinstance(sampling_params, BeamSearchParams):
             self._add_beam_search(
-                request_id, prompt, sampling_params, cache_salt, arrival, priority
+                request_id, prompt, sampling_params, cache_salt, arrival, priority, digest
             )
             return
         processed = self._input_processor.process(prompt, sampling_params)
         params, token_ids = processed.sampling_params, processed.prompt_token_ids
         self._check(Request(request_id, token_ids, params, priority=priority))
         children = self._output_processor.add_request(
-            request_id, processed.prompt, token_ids, params, arrival
+            request_id, processed.prompt, token_ids, params, arrival, processed.grammar
         )
         leader_id = None
         for child in children:
@@ -130,6 +140,7 @@ class EngineCore:
                 arrival_time=arrival,
                 cache_salt=cache_salt,
                 priority=priority,
+                lora=digest,
             )
             self.scheduler.add_request(request, leader_id)
             self._requests[child.request_id] = request
@@ -139,13 +150,18 @@ class EngineCore:
                 RequestArrived(arrival, request_id, len(token_ids), params.max_tokens, params.n)
             )
 
-    def offload(self, prompt: str | Sequence[int], cache_salt: str | None = None) -> int:
+    def offload(
+        self,
+        prompt: str | Sequence[int],
+        cache_salt: str | None = None,
+        lora: str | None = None,
+    ) -> int:
         """Moves what the cache has of an idle conversation to the swap space, out of the way of
         others; a later request that begins with these tokens finds it there.
 
         Args:
             prompt: the conversation so far, prompts and answers, as text or token ids.
-            cache_salt: the one that its requests came with.
+            cache_salt, lora: those that its requests came with.
 
         Returns:
             How many of its tokens are in the swap space now: whole blocks only.
@@ -161,7 +177,21 @@ class EngineCore:
                 "enable_prefix_caching on"
             )
         token_ids = self._input_processor.token_ids(prompt)
-        return space.offload(kv_cache.new_chain(salt_keys(cache_salt)), token_ids)
+        keys = cache_keys(cache_salt, self._digest_of(lora))
+        return space.offload(kv_cache.new_chain(keys), token_ids)
+
+    def load_lora(self, name: str, path: str | Path) -> None:
+        """Makes a PEFT adapter known under a name that requests may give as `lora`.
+
+        Raises UsageError for a name in use or too many adapters, another InfraLabError for an
+        adapter that cannot be used; in either case nothing has changed.
+        """
+        self._adapters().load(name, path)
+
+    def unload_lora(self, name: str) -> None:
+        """Forgets an adapter's name at once, and the adapter when the last request that uses it
+        has ended. Raises UsageError for a name that is not loaded."""
+        self._adapters().unload(name, {request.lora for request in self._requests.values()})
 
     def abort(self, request_id: str) -> bool:
         """Ends a request and all its samples; its last output, with finish_reason "abort",
@@ -180,6 +210,8 @@ class EngineCore:
         """
         if self.scheduler.has_unfinished_requests:
             self._compute_step()
+        if self.lora is not None and self.lora.has_leftovers:
+            self.lora.free_unused({one.lora for one in self._requests.values()})
         outputs = self._output_processor.collect()
         if self.event_log.enabled:
             self._log_finished(outputs)
@@ -201,6 +233,8 @@ class EngineCore:
             self.scheduler.swap_cost.note_prefill(
                 scheduler_output.total_num_scheduled_tokens, executed - scheduled
             )
+        for request_id, message in model_output.errors.items():
+            self._give_up(request_id, message)
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
@@ -238,9 +272,10 @@ class EngineCore:
         cache_salt: str | None,
         arrival: float,
         priority: int,
+        digest: str | None,
     ) -> None:
         group, processed = self._beam_group(
-            request_id, prompt, params, cache_salt, arrival, priority
+            request_id, prompt, params, cache_salt, arrival, priority, digest
         )
         token_ids, given = processed.prompt_token_ids, processed.sampling_params
         self._output_processor.add_request(request_id, processed.prompt, token_ids, given, arrival)
@@ -260,48 +295,22 @@ class EngineCore:
         cache_salt: str | None,
         arrival: float,
         priority: int,
+        digest: str | None = None,
     ) -> tuple[BeamGroup, ProcessedInput]:
-        scheduler = self.scheduler
-        given = SamplingParams(
-            n=params.n or 1,
-            max_tokens=params.max_tokens,
-            logprobs=0,
-            skip_special_tokens=params.skip_special_tokens,
-        )
-        processed = self._input_processor.process(prompt, given)
-        num_prompt = len(processed.prompt_token_ids)
-        num_candidates = candidates_of(params.beam_width, len(self._eos_token_ids))
-        if num_candidates > self._input_processor.vocab_size:
-            raise InvalidRequestError(
-                f"beam_width={params.beam_width} looks at {num_candidates} tokens a step and the "
-                f"vocabulary has {self._input_processor.vocab_size}: lower beam_width"
-            )
-        greedy = SamplingParams(temperature=0.0, max_tokens=params.max_tokens, ignore_eos=True)
-        group = BeamGroup(
+        processed = self._input_processor.process(prompt, params.as_sampling_params())
+        like = Request(
             request_id,
-            params,
-            [
-                Request(
-                    f"{request_id}#beam{index}",
-                    list(processed.prompt_token_ids),
-                    greedy,
-                    arrival_time=arrival,
-                    cache_salt=cache_salt,
-                    priority=priority,
-                )
-                for index in range(params.beam_width)
-            ],
-            self._eos_token_ids,
-            min(
-                params.max_tokens,
-                scheduler.max_model_len - num_prompt,
-                scheduler.kv_cache.capacity_tokens - num_prompt + 1,
-            ),
+            processed.prompt_token_ids,
+            processed.sampling_params,
+            eos_token_ids=self._eos_token_ids,
+            arrival_time=arrival,
+            cache_salt=cache_salt,
+            priority=priority,
+            lora=digest,
         )
-        for branch in group.branches:
-            branch.beam_group = group
-        self._check(group.branches[0])
-        return group, processed
+        self._check(like)
+        longest = self.scheduler.longest_sequence
+        return beam_group(like, params, self._input_processor.vocab_size, longest), processed
 
     def _apply_beams(self, group: BeamGroup, now: float) -> None:
         """The best hypotheses become the samples of the request."""
@@ -328,13 +337,28 @@ class EngineCore:
     def _fail(self, scheduler_output: SchedulerOutput, error: Exception) -> None:
         message = f"the step that computed this request failed: {type(error).__name__}: {error}"
         for item in scheduler_output.scheduled:
-            request = self._requests.get(item.request_id)
-            group = request.beam_group if request else None
-            name = group.request_id if group else item.request_id
-            for child_id in self._output_processor.fail(name, message):
-                self._drop(child_id, RequestStatus.FINISHED_ABORTED)
-            self._drop_beams(name)
+            self._give_up(item.request_id, message)
         self.scheduler.abandon(scheduler_output)
+
+    def _give_up(self, request_id: str, message: str) -> None:
+        request = self._requests.get(request_id)
+        group = request.beam_group if request else None
+        name = group.request_id if group else request_id
+        for child_id in self._output_processor.fail(name, message):
+            self._drop(child_id, RequestStatus.FINISHED_ABORTED)
+        self._drop_beams(name)
+
+    def _adapters(self) -> LoRARegistry:
+        if self.lora is None:
+            raise UsageError("this engine takes no adapters")
+        return self.lora
+
+    def _digest_of(self, lora: str | None) -> str | None:
+        if lora is None:
+            return None
+        if self.lora is None:
+            raise InvalidRequestError("this engine takes no adapters: leave lora out")
+        return self.lora.resolve(lora)
 
     def _drop(self, child_id: str, status: RequestStatus) -> None:
         self.scheduler.finish(child_id, status)

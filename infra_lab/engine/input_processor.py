@@ -14,6 +14,7 @@ from typing import Protocol
 
 from infra_lab.errors import InvalidRequestError
 from infra_lab.models.text import require_text
+from infra_lab.sampling.grammar import CompiledGrammar, GrammarCompiler
 from infra_lab.sampling_params import SamplingParams
 
 
@@ -30,11 +31,13 @@ class ProcessedInput:
     """A request that fits this engine.
 
     `sampling_params.max_tokens` is always a number: never more than the context has room for.
+    `grammar` is what structured outputs were compiled to.
     """
 
     prompt: str | None
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
+    grammar: CompiledGrammar | None = None
 
 
 class InputProcessor:
@@ -44,14 +47,20 @@ class InputProcessor:
         tokenizer: None where only token ids come in and go out.
         vocab_size: rows of the model's embedding; a tokenizer may know fewer.
         max_model_len: most tokens of prompt and output together.
+        grammars: compiles what structured outputs ask for; None refuses them.
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer | None, vocab_size: int, max_model_len: int
+        self,
+        tokenizer: TextTokenizer | None,
+        vocab_size: int,
+        max_model_len: int,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._grammars = grammars
 
     def process(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
@@ -66,7 +75,8 @@ class InputProcessor:
         self._check_vocabulary(params)
         text = prompt if isinstance(prompt, str) else None
         token_ids = self.token_ids(prompt)
-        return ProcessedInput(text, token_ids, self._fitted(params, len(token_ids)))
+        fitted = self._fitted(params, len(token_ids))
+        return ProcessedInput(text, token_ids, fitted, self._grammar(params))
 
     def token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The ids of a text or, checked, of a sequence of ids; raises InvalidRequestError."""
@@ -138,6 +148,13 @@ class InputProcessor:
                     f"{name}={count} asks for more tokens than the vocabulary has: "
                     f"give at most {self.vocab_size}"
                 )
+
+    def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
+        if self._grammars is not None:
+            return self._grammars.compile_for(params)
+        if params.structured_outputs is not None:
+            raise InvalidRequestError("structured_outputs needs a tokenizer: this engine has none")
+        return None
 
     def _fitted(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """`params` with max_tokens cut to the room left after the prompt."""

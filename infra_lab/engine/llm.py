@@ -24,6 +24,7 @@ from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = str | Sequence[int]
 Params = SamplingParams | BeamSearchParams
+Lora = str | None
 Message = Mapping[str, Any]
 
 
@@ -37,6 +38,7 @@ class LLM:
         model: a known name, a local folder or .gguf file, or a Hugging Face hub id.
         event_log: gets a record of every step; see engine.event_log.
         cache_dir: where pulled models lie; None is $INFRA_LAB_CACHE or the system's folder.
+        lora_adapters: PEFT folders by the names that requests shall give as `lora`.
         config: the fields of EngineConfig.
     """
 
@@ -46,6 +48,7 @@ class LLM:
         *,
         event_log: EventLog | None = None,
         cache_dir: Path | None = None,
+        lora_adapters: Mapping[str, str | Path] | None = None,
         **config: Any,
     ) -> None:
         checkpoint = open_checkpoint(resolve(str(model), cache_dir))
@@ -53,6 +56,16 @@ class LLM:
         self.tokenizer = load_tokenizer(checkpoint)
         self.engine = build_engine(checkpoint, self.tokenizer, _config(config), event_log)
         self._num_requests = 0
+        for name, path in (lora_adapters or {}).items():
+            self.load_lora(name, path)
+
+    def load_lora(self, name: str, path: str | Path) -> None:
+        """Like EngineCore.load_lora."""
+        self.engine.load_lora(name, path)
+
+    def unload_lora(self, name: str) -> None:
+        """Like EngineCore.unload_lora."""
+        self.engine.unload_lora(name)
 
     def generate(
         self,
@@ -60,6 +73,7 @@ class LLM:
         sampling_params: Params | Sequence[Params] | None = None,
         *,
         priority: int | Sequence[int] = 0,
+        lora: Lora | Sequence[Lora] = None,
         use_progress: bool = False,
         skip_invalid: bool = False,
     ) -> list[RequestOutput]:
@@ -69,6 +83,7 @@ class LLM:
             sampling_params: one for all, or one for each prompt.
             priority: one for all, or one for each prompt; the lower goes first. It takes an
                 engine with scheduling_policy="priority".
+            lora: name of a loaded adapter, one for all or one for each; None is the base model.
             use_progress: whether to show a progress bar on stderr.
             skip_invalid: False raises before anything is computed if a prompt cannot run;
                 True gives that prompt an output with `error` set and completes the others.
@@ -80,7 +95,8 @@ class LLM:
         listed = _as_list(prompts)
         params = _params_for(listed, sampling_params)
         priorities = _priorities_for(listed, priority)
-        refused = self._refusals(listed, params, priorities)
+        loras = _loras_for(listed, lora)
+        refused = self._refusals(listed, params, priorities, loras)
         if refused and not skip_invalid:
             index, error = next(iter(refused.items()))
             prefix = f"prompt {index}: " if len(listed) > 1 else ""
@@ -89,7 +105,11 @@ class LLM:
         accepted = [index for index in range(len(listed)) if index not in refused]
         for index in accepted:
             self.engine.add_request(
-                ids[index], listed[index], params[index], priority=priorities[index]
+                ids[index],
+                listed[index],
+                params[index],
+                priority=priorities[index],
+                lora=loras[index],
             )
         done = self._run([ids[index] for index in accepted], use_progress)
         for index, error in refused.items():
@@ -101,14 +121,14 @@ class LLM:
         return outputs
 
     def stream(
-        self, prompt: Prompt, sampling_params: Params | None = None
+        self, prompt: Prompt, sampling_params: Params | None = None, *, lora: Lora = None
     ) -> Iterator[RequestOutput]:
         """Completes one prompt, giving its state after every step that brought something.
 
         Leaving the loop early aborts the request.
         """
         request_id = self._new_id()
-        self.engine.add_request(request_id, prompt, sampling_params)
+        self.engine.add_request(request_id, prompt, sampling_params, lora=lora)
         try:
             while self.engine.has_unfinished_requests:
                 yield from (out for out in self.engine.step() if out.request_id == request_id)
@@ -120,6 +140,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params | Sequence[Params] | None = None,
         *,
+        lora: Lora | Sequence[Lora] = None,
         use_progress: bool = False,
     ) -> list[RequestOutput]:
         """Answers one conversation or many through the model's chat template.
@@ -140,7 +161,7 @@ class LLM:
                     prompts.append(self._render(one))
                 except InvalidRequestError as error:
                     raise InvalidRequestError(f"conversation {index}: {error}") from error
-        return self.generate(prompts, sampling_params, use_progress=use_progress)
+        return self.generate(prompts, sampling_params, lora=lora, use_progress=use_progress)
 
     def _render(self, messages: Any) -> list[int]:
         token_ids = self.tokenizer.apply_chat_template(messages)
@@ -172,9 +193,10 @@ class LLM:
         prompts: Sequence[Prompt],
         params: Sequence[Params],
         priorities: Sequence[int],
+        loras: Sequence[Lora],
     ) -> dict[int, str]:
         refused = {}
-        for index, one in enumerate(zip(prompts, params, priorities, strict=True)):
+        for index, one in enumerate(zip(prompts, params, priorities, loras, strict=True)):
             try:
                 self.engine.validate(*one)
             except InvalidRequestError as error:
@@ -237,6 +259,17 @@ def _priorities_for(prompts: Sequence[Prompt], priority: int | Sequence[int]) ->
             f"give one for all or one for each"
         )
     return list(priority)
+
+
+def _loras_for(prompts: Sequence[Prompt], lora: Lora | Sequence[Lora]) -> list[Lora]:
+    if lora is None or isinstance(lora, str):
+        return [lora] * len(prompts)
+    if len(lora) != len(prompts):
+        raise UsageError(
+            f"{len(prompts)} prompts came with {len(lora)} adapters: give one for all or one for "
+            f"each"
+        )
+    return list(lora)
 
 
 def _refused(request_id: str, prompt: Prompt, error: str) -> RequestOutput:

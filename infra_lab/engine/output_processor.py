@@ -16,6 +16,7 @@ from infra_lab.engine.input_processor import TextTokenizer
 from infra_lab.engine.stop_checker import StopChecker
 from infra_lab.errors import InvalidRequestError
 from infra_lab.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from infra_lab.sampling.grammar import CompiledGrammar
 from infra_lab.sampling_params import MAX_SEED, SamplingParams
 from infra_lab.step import TokenLogprobs
 
@@ -194,8 +195,11 @@ class OutputProcessor:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         arrival_time_s: float,
+        grammar: CompiledGrammar | None = None,
     ) -> list[ChildRequest]:
         """Registers a request and returns what the scheduler shall run, one child a sample.
+
+        With a `grammar` a stop string ends a sample only behind a whole document.
 
         Raises InvalidRequestError for an id in use, or stop strings without a tokenizer.
         """
@@ -210,7 +214,7 @@ class OutputProcessor:
                     f"request id {name!r} belongs to a request that has not ended: give another id"
                 )
         ids = list(prompt_token_ids)
-        samples = [self._new_sample(child, ids) for child in children]
+        samples = [self._new_sample(child, ids, grammar) for child in children]
         metrics = RequestMetrics(arrival_time_s)
         prompt_logprobs: list[TokenLogprobs | None] | None
         prompt_logprobs = None if params.prompt_logprobs is None else [None]
@@ -309,9 +313,15 @@ class OutputProcessor:
         if unshared > metrics.peak_kv_blocks_unshared:
             metrics.peak_kv_blocks, metrics.peak_kv_blocks_unshared = held, unshared
 
-    def _new_sample(self, child: ChildRequest, prompt_token_ids: Sequence[int]) -> _Sample:
+    def _new_sample(
+        self,
+        child: ChildRequest,
+        prompt_token_ids: Sequence[int],
+        grammar: CompiledGrammar | None,
+    ) -> _Sample:
         params = child.sampling_params
-        stop_checker = StopChecker(params.stop, params.include_stop_str_in_output)
+        may_end_after = None if grammar is None else grammar.accepts
+        stop_checker = StopChecker(params.stop, params.include_stop_str_in_output, may_end_after)
         if self._vocabulary is None:
             return _Sample(child, None, stop_checker)
         detokenizer = IncrementalDetokenizer(

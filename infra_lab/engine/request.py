@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 KV_CACHE_FULL = "kv_cache_full"
 
 
-def salt_keys(cache_salt: str | None) -> ExtraKeys:
-    """The part of a block's identity that a tenant's salt is."""
-    return () if cache_salt is None else (("salt", cache_salt),)
+def cache_keys(cache_salt: str | None, lora: str | None = None) -> ExtraKeys:
+    """What besides its tokens is a block's identity: a tenant's salt, an adapter's digest."""
+    named = (("salt", cache_salt), ("lora", lora))
+    return tuple((domain, key) for domain, key in named if key is not None)
 
 
 class RequestStatus(enum.Enum):
@@ -47,6 +48,7 @@ class Request:
 
     Attributes:
         all_token_ids: prompt and output, in order; only ever appended to, but for a beam's.
+        lora: digest of the adapter that its tokens are computed with.
         beam_group: the beam search that it is a branch of.
         num_computed_tokens: leading tokens whose keys and values are in the KV cache.
         num_cached_tokens: tokens of its first scheduling that the prefix cache supplied.
@@ -64,6 +66,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     arrival_time: float = 0.0
     cache_salt: str | None = None
+    lora: str | None = None
     status: RequestStatus = RequestStatus.WAITING
     stop_reason: str | int | None = None
     num_computed_tokens: int = 0
@@ -95,7 +98,7 @@ class Request:
     @property
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens separates its cached blocks from those of other requests."""
-        return salt_keys(self.cache_salt)
+        return cache_keys(self.cache_salt, self.lora)
 
     @property
     def owes_prompt_logprobs(self) -> bool:
@@ -149,12 +152,14 @@ class Request:
             self.seed,
             self.eos_token_ids,
             self.beam_group.num_candidates if self.beam_group else 0,
+            self.lora,
         )
 
     def _check_end(self, token_id: int, max_model_len: int, kv_capacity_tokens: int) -> None:
         params = self.sampling_params
         num_output = len(self.output_token_ids)
-        if num_output >= params.min_tokens:
+        # A document ends only where it may, before min_tokens if it cannot go on.
+        if num_output >= params.min_tokens or params.structured_outputs is not None:
             if token_id in self.eos_token_ids and not params.ignore_eos:
                 self.status = RequestStatus.FINISHED_STOPPED
                 return

@@ -74,6 +74,11 @@ class Scheduler:
         self._prefix_stats = PrefixCacheStats()
 
     @property
+    def longest_sequence(self) -> int:
+        """Tokens that a sequence may grow to; the last needs no slot, it is never computed."""
+        return min(self.max_model_len, self.kv_cache.capacity_tokens + 1)
+
+    @property
     def has_unfinished_requests(self) -> bool:
         return bool(self._requests)
 

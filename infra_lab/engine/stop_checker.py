@@ -3,12 +3,13 @@
 Answers "how do you match a stop string that spans tokens without ever showing half of it?".
 The occurrence that completes first wins, because a stream has to stop there before it can know
 about any other; of those that complete at the same character the longest wins. Both depend on
-the text alone, so the result is the same however the text was cut into pieces.
+the text alone, so the result is the same however the text was cut into pieces. Where the text
+must have a form, an occurrence counts only if what stands before it is a whole document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 
 class StopChecker:
@@ -16,13 +17,24 @@ class StopChecker:
 
     While running it holds back only the longest end of the text that is the beginning of a stop
     string: any occurrence still to come starts inside that end, and everything before is safe.
+
+    Args:
+        may_end_after: tells of the text before an occurrence whether it may be all there is; None
+            lets every occurrence count.
     """
 
-    def __init__(self, stop: Sequence[str], include_stop_str_in_output: bool = False) -> None:
+    def __init__(
+        self,
+        stop: Sequence[str],
+        include_stop_str_in_output: bool = False,
+        may_end_after: Callable[[str], bool] | None = None,
+    ) -> None:
         self._stop = tuple(stop)
         self._include = include_stop_str_in_output
         self._longest = max((len(item) for item in self._stop), default=0)
         self._held = ""
+        self._may_end_after = may_end_after
+        self._passed = ""  # kept only where `may_end_after` wants to know it
         self.matched: str | None = None
 
     def append(self, text: str, *, may_stop: bool = True) -> str:
@@ -42,7 +54,10 @@ class StopChecker:
             self._held = ""
             return window[: end if self._include else start]
         self._held = self._beginning_of_a_stop(window)
-        return window[: len(window) - len(self._held)]
+        passed = window[: len(window) - len(self._held)]
+        if self._may_end_after is not None:
+            self._passed += passed
+        return passed
 
     def flush(self) -> str:
         """What was held back, now that no more text will come."""
@@ -51,12 +66,17 @@ class StopChecker:
 
     def _first_match(self, window: str, known: int) -> tuple[int, int, str] | None:
         """(end, start, stop string) of the occurrence that completes first after `known`."""
-        matches = []
+        for end, start, item in sorted(self._matches(window, known)):
+            if self._may_end_after is None or self._may_end_after(self._passed + window[:start]):
+                return end, start, item
+        return None
+
+    def _matches(self, window: str, known: int) -> Iterator[tuple[int, int, str]]:
         for item in self._stop:
             start = window.find(item, max(0, known - len(item) + 1))
-            if start >= 0:
-                matches.append((start + len(item), start, item))
-        return min(matches, default=None)
+            while start >= 0:
+                yield start + len(item), start, item
+                start = window.find(item, start + 1)
 
     def _beginning_of_a_stop(self, window: str) -> str:
         for length in range(min(self._longest - 1, len(window)), 0, -1):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from infra_lab.errors import ModelLoadError
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.hf_config import Settings, hf_config
+from infra_lab.models.safetensors_file import opened, tensor_shapes
 from infra_lab.models.shapes import Shape, check_shapes
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_FLOATS = ("F64", "F32", "BF16", "F16")
 _TIED_HEAD = "lm_head.weight"
 
 
@@ -35,7 +31,7 @@ class HFCheckpoint:
         self._files: dict[str, Path] = {}
         shapes: dict[str, Shape] = {}
         for file in _weight_files(path):
-            for name, shape in _tensor_shapes(file).items():
+            for name, shape in tensor_shapes(file).items():
                 self._files[name] = file
                 shapes[name] = shape
         # Old checkpoints store rotary frequencies, and tied ones may repeat the embedding.
@@ -51,7 +47,7 @@ class HFCheckpoint:
         file = self._files.get(name)
         if file is None:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
-        with _opened(file) as tensors:
+        with opened(file) as tensors:
             stored: torch.Tensor = tensors.get_tensor(name)
         # What was stored is the mapped file itself: always a copy.
         return stored.to(dtype, copy=True) if out is None else out.copy_(stored)
@@ -83,27 +79,3 @@ def _indexed_files(folder: Path) -> list[Path]:
         if not file.exists():
             raise ModelLoadError(f"{file}: named by {_INDEX}, but there is no such file")
     return files
-
-
-def _tensor_shapes(file: Path) -> dict[str, Shape]:
-    shapes: dict[str, Shape] = {}
-    with _opened(file) as tensors:
-        for name in tensors.keys():  # noqa: SIM118 - not a dict, and not iterable
-            view = tensors.get_slice(name)
-            if view.get_dtype() not in _FLOATS:
-                raise ModelLoadError(
-                    f"{file}: tensor {name!r} is of type {view.get_dtype()}, which is not "
-                    f"supported; {', '.join(_FLOATS)} are"
-                )
-            shapes[name] = tuple(view.get_shape())
-    return shapes
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """The file mapped into memory for the time of one read: nothing stays resident."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{file}: damaged or truncated ({error}); fetch it again") from error

@@ -1,13 +1,14 @@
-"""What changes logits before a token is chosen: bias, bans and the three penalties.
+"""What changes logits before a token is chosen: a grammar, bans, bias and the three penalties.
 
-Order: forbidden tokens, logit_bias, repetition, then presence and frequency. Answers "what
-do presence, frequency and repetition penalty each do?".
+Order: what would break the document, forbidden tokens, logit_bias, repetition, then presence
+and frequency. Answers "what do presence, frequency and repetition penalty each do?".
 """
 
 from __future__ import annotations
 
 import torch
 
+from infra_lab.sampling.grammar_state import GrammarState
 from infra_lab.sampling.request_state import SamplingState
 
 
@@ -15,7 +16,7 @@ def process_logits(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
     """logits: fp32 [vocab] -> the same values adjusted, in a new tensor if anything changed."""
     if state.is_plain_greedy:
         return logits
-    logits = logits.clone()
+    logits = logits.clone() if state.grammar is None else keep_document(logits, state.grammar)
     if forbidden := state.forbidden_token_ids:
         logits[forbidden] = float("-inf")
     if state.params.logit_bias:
@@ -27,6 +28,13 @@ def process_logits(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
     if state.output_counts:
         apply_count_penalties(logits, state)
     return logits
+
+
+def keep_document(logits: torch.Tensor, grammar: GrammarState) -> torch.Tensor:
+    """Leaves out every token that would break the document; nothing later brings one back, for
+    what is added to -inf or multiplied with it stays there."""
+    allowed = torch.from_numpy(grammar.allowed()).to(logits.device)
+    return logits.masked_fill(~allowed, float("-inf"))
 
 
 def apply_repetition_penalty(logits: torch.Tensor, state: SamplingState) -> None:

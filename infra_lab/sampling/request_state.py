@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+from infra_lab.sampling.grammar_state import GrammarState
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import NewRequest
 
 
 class SamplingState:
-    """A request's parameters, and the tokens that its penalties count.
+    """A request's parameters, the tokens that its penalties count, and where it stands in its
+    document, if it must have a form.
 
     It outlives a preemption, so a resumed request samples as if nothing had happened.
     """
 
-    def __init__(self, request: NewRequest) -> None:
+    def __init__(self, request: NewRequest, grammar: GrammarState | None = None) -> None:
+        self.grammar = grammar
         self.params: SamplingParams = request.sampling_params
         self.seed = request.seed
         self.num_candidates = request.num_candidates
@@ -36,6 +39,8 @@ class SamplingState:
 
     def append(self, token_id: int) -> None:
         self.num_output_tokens += 1
+        if self.grammar is not None:
+            self.grammar.advance(token_id)
         if self.needs_counts:
             self.output_counts[token_id] += 1
             self.seen_token_ids.add(token_id)
@@ -51,8 +56,9 @@ class SamplingState:
 
     @property
     def forbidden_token_ids(self) -> list[int]:
-        """EOS and stop ids, while fewer than min_tokens tokens are out."""
-        if self.num_output_tokens < self.params.min_tokens:
+        """EOS and stop ids, while fewer than min_tokens tokens are out; a document has its own
+        rule for where it may end."""
+        if self.grammar is None and self.num_output_tokens < self.params.min_tokens:
             return self._unwanted_until_min_tokens
         return []
 
@@ -61,6 +67,7 @@ class SamplingState:
         """Whether argmax over the raw logits is all there is to do."""
         return (
             self.params.temperature == 0.0
+            and self.grammar is None
             and not self.needs_counts
             and not self.params.logit_bias
             and not self.forbidden_token_ids

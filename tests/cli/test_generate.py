@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,25 @@ def test_generate_writes_the_events_of_every_step(run_command: Run, tmp_path: Pa
     assert isinstance(events[-1], RequestFinished)
 
 
+@pytest.mark.model
+def test_generate_answers_in_the_form_asked_for(run_command: Run, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"type": "integer"}, "maxItems": 2}')
+    result = run_command("generate", "Two numbers?", "--json-schema", str(schema))
+    assert len(json.loads(result.out)) <= 2
+    result = run_command("generate", "Is it?", "--choice", "yes", "--choice", "no")
+    assert result.out in ("yes\n", "no\n")
+    result = run_command("generate", "When?", "--regex", "[12][0-9]{3}")
+    assert re.fullmatch("[12][0-9]{3}\n", result.out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--prompt", ""), "empty"),
+        (("--prompt", "x", "--regex", "("), "missing )"),
+        (("--prompt", "x", "--regex", "a", "--choice", "b"), "exactly one of"),
+        (("--prompt", "x", "--json-schema", "/nonexistent.json"), "cannot be read"),
         (("--prompt", "x", "--temperature", "-1"), "temperature"),
         (("--prompt", "x", "--max-tokens", "0"), "max-tokens"),
         (("--prompt", "x", "--top-p", "2"), "top_p"),

@@ -25,9 +25,14 @@ from infra_lab.engine.engine_core import EngineCore
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.outputs import CompletionOutput, RequestOutput
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
+from infra_lab.structured_outputs import StructuredOutputsParams
+from tests.models.lora_helpers import save_adapter
+from tests.sampling.grammar_helpers import ascii_tokenizer
 
 VOCABULARY, EOS, CONTEXT = 97, 5, 64
 SHARED = torch.randint(6, VOCABULARY, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+TOKENIZER = ascii_tokenizer(VOCABULARY, EOS)
+ADAPTERS = {"a": ["q_proj", "v_proj", "down_proj"], "b": ["k_proj", "up_proj", "o_proj"]}
 Params = SamplingParams | BeamSearchParams
 Answer = list[tuple[list[int], str | None]]
 
@@ -53,6 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.lm_head.weight[EOS].mul_(1.4)
     path = tmp_path_factory.mktemp("tiny")
     model.save_pretrained(path)
+    for seed, name in enumerate(ADAPTERS):
+        save_adapter(path, path / name, seed, target_modules=ADAPTERS[name])
     return path
 
 
@@ -62,6 +69,7 @@ class Arrival:
     prompt: tuple[int, ...]
     params: Params
     salt: str | None = None
+    lora: str | None = None
     aborted_after: int | None = None
     priority: int = 0
 
@@ -100,6 +108,25 @@ sampled = st.builds(
     seed=st.integers(0, 3),
     max_tokens=lengths,
 )
+documents = st.builds(
+    lambda form, temperature, **rest: SamplingParams(
+        structured_outputs=form, temperature=temperature, **rest
+    ),
+    form=st.sampled_from(
+        [
+            StructuredOutputsParams(choice=["ab", "abc", "x" * 9]),
+            StructuredOutputsParams(regex="[a-c]{2,6}!?"),
+            StructuredOutputsParams(
+                json={"type": "array", "items": {"enum": [1, 23]}}, disable_any_whitespace=True
+            ),
+        ]
+    ),
+    temperature=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 3),
+    min_tokens=st.sampled_from([0, 4]),
+    max_tokens=st.integers(4, 14),
+    stop=st.sampled_from([(), ("b", "]")]),
+)
 beams = st.builds(
     BeamSearchParams,
     beam_width=st.integers(1, 4),
@@ -111,8 +138,9 @@ arrivals = st.builds(
     Arrival,
     step=st.integers(0, 12),
     prompt=prompts,
-    params=greedy | sampled | beams,
+    params=greedy | sampled | beams | documents,
     salt=st.sampled_from([None, None, "x"]),
+    lora=st.sampled_from([None, None, *ADAPTERS]),
     aborted_after=st.sampled_from([None, None, None, None, 2, 5]),
     priority=st.integers(0, 2),
 )
@@ -169,8 +197,8 @@ def run(engine: EngineCore, scenario: Scenario) -> tuple[dict[int, RequestOutput
         for number, arrival in enumerate(scenario.arrivals):
             if arrival.step == steps:
                 name = f"{number}"
-                prompt, priority = list(arrival.prompt), arrival.priority
-                engine.add_request(name, prompt, arrival.params, arrival.salt, priority)
+                prompt, priority, lora = list(arrival.prompt), arrival.priority, arrival.lora
+                engine.add_request(name, prompt, arrival.params, arrival.salt, priority, lora)
             if arrival.aborted_after is not None and arrival.step + arrival.aborted_after == steps:
                 engine.abort(f"{number}")
         for output in engine.step():
@@ -186,22 +214,29 @@ def answer_of(output: RequestOutput) -> Answer:
     return [(sample.token_ids, sample.finish_reason) for sample in output.outputs]
 
 
-def oracle(folder: Path) -> Callable[[tuple[int, ...], Params], Answer]:
+def make_engine(folder: Path, config: EngineConfig) -> EngineCore:
+    engine = build_engine(open_checkpoint(folder), TOKENIZER, config)
+    for name in ADAPTERS:
+        engine.load_lora(name, folder / name)
+    return engine
+
+
+def oracle(folder: Path) -> Callable[..., Answer]:
     """Answers of a plain engine: ample memory, no prefix cache, one request at a time."""
     known: dict[str, Params] = {}
 
     @cache
-    def answer(prompt: tuple[int, ...], name: str) -> Answer:
+    def answer(prompt: tuple[int, ...], name: str, lora: str | None) -> Answer:
         config = EngineConfig(num_blocks=200, enable_prefix_caching=False, device="cpu")
-        engine = build_engine(open_checkpoint(folder), None, config)
-        return answer_of(run(engine, Scenario({}, [Arrival(0, prompt, known[name])]))[0][0])
+        arrival = Arrival(0, prompt, known[name], lora=lora)
+        return answer_of(run(make_engine(folder, config), Scenario({}, [arrival]))[0][0])
 
-    def ask(prompt: tuple[int, ...], params: Params) -> Answer:
+    def ask(prompt: tuple[int, ...], params: Params, lora: str | None = None) -> Answer:
         # What is only reported changes nothing.
         if isinstance(params, SamplingParams):
             params = replace(params, prompt_logprobs=None)
         known[repr(params)] = params
-        return answer(prompt, repr(params))
+        return answer(prompt, repr(params), lora)
 
     return ask
 
@@ -212,13 +247,11 @@ STEPS = [0]
 
 def check(folder: Path, scenario: Scenario) -> None:
     ask = ORACLES.setdefault(folder, oracle(folder))
-    engine = build_engine(
-        open_checkpoint(folder), None, EngineConfig(device="cpu", **scenario.config)
-    )
+    engine = make_engine(folder, EngineConfig(device="cpu", **scenario.config))
     outputs, steps = run(engine, scenario)
     STEPS[0] += steps
     for number, arrival in enumerate(scenario.arrivals):
-        expected = ask(arrival.prompt, arrival.params)
+        expected = ask(arrival.prompt, arrival.params, arrival.lora)
         output = outputs[number]
         assert output.finished
         got = answer_of(output)
@@ -258,7 +291,7 @@ def test_samples_of_one_prompt_are_those_of_requests_of_their_own(
 
 def test_the_best_of_several_are_those_of_the_highest_mean_log_probability(folder: Path) -> None:
     params = SamplingParams(n=6, seed=7, max_tokens=9, logprobs=0)
-    engine = build_engine(open_checkpoint(folder), None, EngineConfig(device="cpu"))
+    engine = make_engine(folder, EngineConfig(device="cpu"))
     prompt = tuple(SHARED[:9])
     arrivals = [
         Arrival(0, prompt, params),

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from infra_lab.engine.event_log import EventLog, StepEvent
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import InvalidRequestError, UsageError
-from infra_lab.models.loader import open_checkpoint
 from infra_lab.native import library
 from infra_lab.sampling_params import SamplingParams
+from tests.engine.smollm2_oracle import llama_of_transformers
 
 pytestmark = pytest.mark.model
 
@@ -48,28 +48,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 @pytest.fixture(scope="module")
 def oracle(smollm2_path: Path) -> LlamaForCausalLM:
     """transformers' own Llama over the same weights."""
-    checkpoint = open_checkpoint(smollm2_path)
-    config = checkpoint.config
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.num_hidden_layers,
-            num_attention_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            max_position_embeddings=config.max_position_embeddings,
-            rms_norm_eps=config.rms_norm_eps,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-            tie_word_embeddings=True,
-        )
-    )
-    weights = {name: checkpoint.tensor(name, torch.float32) for name in checkpoint.names()}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected
-    assert missing == ["lm_head.weight"]
-    model.tie_weights()
-    return model.eval()
+    return llama_of_transformers(smollm2_path)
 
 
 @pytest.fixture(scope="module")

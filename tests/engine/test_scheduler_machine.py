@@ -29,7 +29,7 @@ from infra_lab.engine.policies import (
     ShortestJobFirst,
     StaticBatching,
 )
-from infra_lab.engine.request import Request, RequestStatus, salt_keys
+from infra_lab.engine.request import Request, RequestStatus, cache_keys
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.engine.swap_cost import SwapCost
 from infra_lab.engine.updates import RequestUpdate
@@ -199,7 +199,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=prompts, salt=st.sampled_from([None, "x"]))
     def offload(self, prompt: list[int], salt: str | None) -> None:
         """Any prefix, whoever computed it; often one that requests use or that is here already."""
-        chain = self.kv_cache.new_chain(salt_keys(salt))
+        chain = self.kv_cache.new_chain(cache_keys(salt))
         num_found = self.swap_space.offload(chain, prompt)
         assert num_found <= len(prompt)
         assert num_found % self.config.block_size == 0

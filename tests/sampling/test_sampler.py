@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from infra_lab.sampling.filters import keep_candidates
 from infra_lab.sampling.logits_processors import process_logits
 from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import pick, sample, token_logprobs, uniform
@@ -184,3 +186,49 @@ def test_logprobs_are_the_log_softmax_of_the_raw_logits(
     order = exact.argsort(descending=True)[:num_top].tolist()
     assert [token for token, _ in entry.top] == order
     assert [value for _, value in entry.top] == pytest.approx(exact[order].tolist(), abs=1e-5)
+
+
+class AllowsOnly:
+    """Stands in for a grammar's state."""
+
+    def __init__(self, token_ids: set[int]) -> None:
+        self.mask = np.array([index in token_ids for index in range(VOCAB)])
+
+    def allowed(self) -> np.ndarray:
+        return self.mask
+
+
+@given(
+    allowed=st.sets(st.integers(0, VOCAB - 1), min_size=1),
+    params=st.builds(
+        SamplingParams,
+        temperature=st.sampled_from([0.0, 0.7, 1.5]),
+        top_k=st.sampled_from([0, 1, 3]),
+        top_p=st.sampled_from([0.4, 1.0]),
+        min_p=st.sampled_from([0.0, 0.3]),
+        repetition_penalty=st.sampled_from([0.5, 1.0, 1.8]),
+        presence_penalty=st.sampled_from([0.0, 1.0]),
+        logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100, 100])),
+        min_tokens=st.sampled_from([0, 5]),
+    ),
+    seed=st.integers(0, 99),
+)
+def test_a_document_is_sampled_as_if_the_vocabulary_held_only_what_it_allows(
+    allowed: set[int], params: SamplingParams, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    logits = torch.randn(VOCAB) * 3
+    state = make_state(params, output=(3,), seed=seed)
+    state.grammar = AllowsOnly(allowed)  # type: ignore[assignment]
+    chosen = sample(logits[None], [state])[0]
+    kept = sorted(allowed)
+    processed = process_logits(logits, state)
+    assert torch.isinf(processed).nonzero().squeeze(-1).tolist() == [
+        index for index in range(VOCAB) if index not in allowed
+    ]
+    if params.temperature == 0:
+        assert chosen == kept[int(processed[kept].argmax())]
+        return
+    scaled = (processed[kept] - processed[kept].max()) / params.temperature
+    ids, values = keep_candidates(scaled, params)
+    assert chosen == kept[int(ids[pick(values, uniform(seed, 1))])]
