@@ -253,9 +253,10 @@ class Scheduler:
                 return
             # Room for all its known tokens, not for the first chunk alone: a request that
             # was let in too early is soon preempted, and its work lost.
-            if not self.kv_cache.can_fit(request.num_tokens, prefix):
+            num_kept = request.num_kept_tokens(request.num_tokens)
+            if not self.kv_cache.can_fit(num_kept, prefix):
                 return
-            self.kv_cache.allocate_slots(request.request_id, prefix.num_tokens, num_new, prefix)
+            self._allocate(request, num_new, prefix)
             self.waiting.popleft()
             self._admit(request, prefix, step)
             step.add(self._share(request, num_new))
@@ -312,15 +313,24 @@ class Scheduler:
         return fits_a_step and not self.config.enable_chunked_prefill
 
     def _find_prefix(self, request: Request) -> CachedPrefix:
-        # Log-probabilities of prompt positions exist only where the prompt is computed.
-        if request.owes_prompt_logprobs:
+        # Log-probabilities of prompt positions exist only where the prompt is computed, and so
+        # does what its tokens give each other of their attention.
+        if request.owes_prompt_logprobs or request.sampling_params.kv_budget is not None:
             return NO_PREFIX
         chain = self._chains[request.request_id]
         return self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
 
-    def _allocate(self, request: Request, num_new: int) -> list[int] | None:
+    def _allocate(
+        self, request: Request, num_new: int, prefix: CachedPrefix = NO_PREFIX
+    ) -> list[int] | None:
+        begin = request.num_computed_tokens or prefix.num_tokens
+        kept, all_kept = (request.num_kept_tokens(count) for count in (begin, begin + num_new))
         return self.kv_cache.allocate_slots(
-            request.request_id, request.num_computed_tokens, num_new
+            request.request_id,
+            kept,
+            all_kept - kept,
+            prefix,
+            rewrites_slots=request.sampling_params.kv_budget is not None,
         )
 
     def _share(self, request: Request, num_new: int) -> ScheduledRequest:
@@ -334,6 +344,7 @@ class Scheduler:
             samples=end == request.num_tokens,
             prompt_logprobs_from=request.prompt_logprobs_from(start, end),
             is_prompt_chunk=start < request.num_prompt_tokens,
+            kv_budget=request.sampling_params.kv_budget,
         )
 
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
@@ -362,6 +373,7 @@ class Scheduler:
         if is_running:
             computed = item.num_computed_tokens + len(item.token_ids)
             request.num_computed_tokens = min(computed, request.num_tokens - 1)
+        if is_running and request.sampling_params.kv_budget is None:  # else slots change tokens
             self.kv_cache.cache_full_blocks(
                 request_id,
                 self._chains[request_id],

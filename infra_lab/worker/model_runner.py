@@ -36,12 +36,21 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         pretouch_kv_cache: bool = False,
+        kv_cache_dtype: str = "auto",
+        sparse_kv: bool = False,
     ) -> None:
         self.model = model
         self.backend = backend
         self.block_size = block_size
         self.caches = allocate_kv_cache(
-            model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
+            model.config,
+            num_blocks,
+            block_size,
+            model.dtype,
+            model.device,
+            pretouch_kv_cache,
+            kv_cache_dtype,
+            sparse_kv,
         )
         self.timings = StepTimings()
         self._states: dict[str, SamplingState] = {}
