@@ -53,6 +53,8 @@ class EngineSettings:
     kv_cache_bytes: int | None = None
     pretouch_kv_cache: bool = True
     enable_prefix_caching: bool = False
+    kv_cache_dtype: str | None = None
+    sparse_kv: bool | None = None
 
     def engine_config(self) -> dict[str, Any]:
         """The fields that go to the engine; `threads` is torch's, not the engine's."""

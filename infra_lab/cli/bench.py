@@ -5,6 +5,7 @@ Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON obj
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Dtype,
+    KVCacheDtype,
     Model,
     count_option,
     new_app,
@@ -74,6 +76,7 @@ def throughput(
     max_num_seqs: MaxNumSeqs = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     block_size: BlockSize = None,
+    kv_cache_dtype: KVCacheDtype = "auto",
     prefix_caching: Annotated[
         bool,
         typer.Option("--prefix-caching", help="Let repeated prompts be found in the cache."),
@@ -103,6 +106,7 @@ def throughput(
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
         enable_prefix_caching=prefix_caching,
+        kv_cache_dtype=kv_cache_dtype,
     )
     say = _progress()
     say(f"loading {model}")
@@ -133,6 +137,7 @@ def latency(
     repeat: Annotated[int, count_option("Timed requests, one after another.")] = 3,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "auto",
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +156,7 @@ def latency(
     workload = Workload(repeat, prompt_len, prompt_len, output_len, output_len, seed=seed)
     path, config = model_shape(model, cache_dir)
     workload = workload.for_model(config)
-    settings = EngineSettings(dtype=dtype, threads=threads)
+    settings = EngineSettings(dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype)
     say = _progress()
     say(f"loading {model}")
     steps = StepRecorder()
@@ -165,6 +170,61 @@ def latency(
         print_json(report)
     else:
         print_table(latency_table(report))
+
+
+@app.command(
+    cls=Command,
+    epilog="Example: infra-lab bench perplexity --kv-cache-dtype int8_per_channel_keys --budget 20",
+)
+def perplexity(
+    model: Model = "smollm2-135m",
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The text; default: a story that comes with this."),
+    ] = None,
+    kv_cache_dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="A format, may be repeated; default: all there are."),
+    ] = None,
+    budget: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PERCENT", help="Keep so much of a window; may be repeated."),
+    ] = None,
+    window: Annotated[int, count_option("Tokens scored together.", minimum=2)] = 1024,
+    block_size: BlockSize = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a smaller KV cache costs: bytes, and perplexity on a text.
+
+    Each format is compared with the full cache in the model's type.
+    """
+    from infra_lab.bench.engine import EngineSettings, model_shape
+    from infra_lab.bench.perplexity import measure_cache_quality, perplexity_report, read_text
+    from infra_lab.bench.tables import perplexity_table
+    from infra_lab.config import KV_CACHE_DTYPES
+
+    if any(not 1 <= percent <= 100 for percent in budget or ()):
+        raise UsageError(f"--budget must be from 1 to 100 percent, not {budget}")
+    content = read_text(text)
+    path, config = model_shape(model, cache_dir)
+    if window >= config.max_position_embeddings:
+        raise UsageError(
+            f"--window {window} does not fit the model's context of "
+            f"{config.max_position_embeddings} tokens, one of them for an output: give less"
+        )
+    settings = EngineSettings(dtype=dtype, threads=threads, block_size=block_size)
+    formats = [name for name in kv_cache_dtype or KV_CACHE_DTYPES if name != "auto"]
+    qualities = measure_cache_quality(
+        path, settings, content, window, formats, budget or [], _progress()
+    )
+    report = perplexity_report(model, "its story" if text is None else text.name, window, qualities)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(perplexity_table(report))
 
 
 @app.command(

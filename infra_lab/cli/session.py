@@ -29,6 +29,7 @@ class EngineOptions:
     device: str = "auto"
     kv_cache_mb: int | None = None
     attention: str = "auto"
+    kv_cache_dtype: str = "auto"
 
     def config(self) -> dict[str, Any]:
         kv_cache_bytes = None if self.kv_cache_mb is None else self.kv_cache_mb * 1_000_000
@@ -36,6 +37,7 @@ class EngineOptions:
             "dtype": self.dtype,
             "device": self.device,
             "attention": self.attention,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_bytes": kv_cache_bytes,
         }
 

@@ -253,8 +253,7 @@ class Scheduler:
                 return
             # Room for all its known tokens, not for the first chunk alone: a request that
             # was let in too early is soon preempted, and its work lost.
-            num_kept = request.num_kept_tokens(request.num_tokens)
-            if not self.kv_cache.can_fit(num_kept, prefix):
+            if not self.kv_cache.can_fit(request.num_kept_tokens(request.num_tokens), prefix):
                 return
             self._allocate(request, num_new, prefix)
             self.waiting.popleft()
@@ -324,13 +323,10 @@ class Scheduler:
         self, request: Request, num_new: int, prefix: CachedPrefix = NO_PREFIX
     ) -> list[int] | None:
         begin = request.num_computed_tokens or prefix.num_tokens
-        kept, all_kept = (request.num_kept_tokens(count) for count in (begin, begin + num_new))
+        kept, after = (request.num_kept_tokens(count) for count in (begin, begin + num_new))
+        rewrites_slots = request.sampling_params.kv_budget is not None
         return self.kv_cache.allocate_slots(
-            request.request_id,
-            kept,
-            all_kept - kept,
-            prefix,
-            rewrites_slots=request.sampling_params.kv_budget is not None,
+            request.request_id, kept, after - kept, prefix, rewrites_slots=rewrites_slots
         )
 
     def _share(self, request: Request, num_new: int) -> ScheduledRequest:
