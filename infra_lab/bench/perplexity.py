@@ -27,14 +27,19 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TextLikelihood:
-    """num_tokens: those that were predicted. nll: their negative log-likelihood in nats, summed."""
+    """logprobs: of each predicted token, in nats, in the order of the text."""
 
-    num_tokens: int
-    nll: float
+    logprobs: tuple[float, ...]
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nll / self.num_tokens)
+        return math.exp(-sum(self.logprobs) / len(self.logprobs))
+
+    def mean_change(self, base: TextLikelihood) -> float:
+        """By how many nats a token's log-probability differs from another measurement's, on
+        average, up or down. Perplexity can fall by chance; this cannot."""
+        pairs = zip(self.logprobs, base.logprobs, strict=True)
+        return sum(abs(ours - theirs) for ours, theirs in pairs) / len(self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class CacheQuality:
     kv_bytes_per_token: of one kept token, in all layers, scales counted.
     kv_bytes: of one window, in whole blocks.
     difference: perplexity less that of the full cache in the model's dtype.
+    mean_change: of a token's log-probability against that cache, up or down, in nats.
     """
 
     kv_cache_dtype: str
@@ -52,6 +58,7 @@ class CacheQuality:
     kv_bytes: int
     perplexity: float
     difference: float
+    mean_change: float
 
 
 def read_text(path: Path | None = None) -> str:
@@ -87,7 +94,7 @@ def text_likelihood(
     predicted = sum(len(tokens) - 1 for tokens in windows)
     if len(logprobs) != predicted:
         raise MeasurementError(f"{predicted} tokens were to be predicted, and {len(logprobs)} were")
-    return TextLikelihood(len(logprobs), -sum(logprobs))
+    return TextLikelihood(tuple(logprobs))
 
 
 def measure_cache_quality(
@@ -101,6 +108,7 @@ def measure_cache_quality(
 ) -> list[CacheQuality]:
     """The full cache first, then each format, then budgets of so many percent of a window."""
     results: list[CacheQuality] = []
+    likelihoods: list[TextLikelihood] = []
 
     def measure(llm: LLM, kv_cache_dtype: str, kv_budget: int | None) -> None:
         token_ids = llm.tokenizer.encode(text)
@@ -108,7 +116,8 @@ def measure_cache_quality(
         kv_cache = llm.engine.scheduler.kv_cache
         held = min(window, len(token_ids), kv_budget or window)
         block_bytes = _block_bytes(llm)
-        base = results[0].perplexity if results else likelihood.perplexity
+        likelihoods.append(likelihood)
+        base = likelihoods[0]
         results.append(
             CacheQuality(
                 kv_cache_dtype,
@@ -116,7 +125,8 @@ def measure_cache_quality(
                 block_bytes / kv_cache.block_size,
                 kv_cache.num_blocks_for(held) * block_bytes,
                 likelihood.perplexity,
-                likelihood.perplexity - base,
+                likelihood.perplexity - base.perplexity,
+                likelihood.mean_change(base),
             )
         )
         kept = f", {kv_budget} tokens kept" if kv_budget else ""

@@ -93,8 +93,11 @@ def perplexity_table(report: Mapping[str, Any]) -> Table:
             f"{cache['kv_bytes'] / 1e6:.2f} MB",
             f"{cache['perplexity']:.4f}",
             f"{cache['difference']:+.4f}",
+            f"{cache['mean_change']:.4f}",
         )
-    table.caption = f"windows of {report['window']} tokens"
+    table.caption = (
+        f"windows of {report['window']} tokens; mean change: of a token's log-probability, in nats"
+    )
     return table
 
 

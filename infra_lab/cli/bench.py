@@ -206,8 +206,12 @@ def perplexity(
     from infra_lab.bench.tables import perplexity_table
     from infra_lab.config import KV_CACHE_DTYPES
 
-    if any(not 1 <= percent <= 100 for percent in budget or ()):
-        raise UsageError(f"--budget must be from 1 to 100 percent, not {budget}")
+    for percent in budget or ():
+        if not 1 <= percent <= 100:
+            raise UsageError(f"--budget must be from 1 to 100 percent, not {percent}")
+    for name in kv_cache_dtype or ():
+        if name not in KV_CACHE_DTYPES:
+            raise UsageError(f"no kv_cache_dtype {name!r}: there are {', '.join(KV_CACHE_DTYPES)}")
     content = read_text(text)
     path, config = model_shape(model, cache_dir)
     if window >= config.max_position_embeddings:

@@ -15,7 +15,7 @@ from infra_lab.engine.build import build_engine
 from infra_lab.engine.engine_core import EngineCore
 from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.models.loader import open_checkpoint
-from infra_lab.sampling_params import SamplingParams
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 TOKENS = torch.randint(0, 61, (90,), generator=torch.Generator().manual_seed(7)).tolist()
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -146,18 +146,28 @@ def test_the_log_probabilities_of_a_prompt_are_those_within_the_budget(folder: P
     assert max(abs(a - b) for a, b in zip(full[11:], within[11:], strict=True)) > 1e-3
 
 
-def test_samples_of_one_prompt_each_keep_their_own(folder: Path) -> None:
+@pytest.mark.parametrize("num_blocks", [64, 5])
+def test_samples_of_one_prompt_each_keep_their_own(folder: Path, num_blocks: int) -> None:
+    """Each exchanges tokens in all its blocks, so it copies all of them before it writes; in the
+    small pool samples give way to each other and come back."""
     params = SamplingParams(n=3, seed=4, max_tokens=8, ignore_eos=True, kv_budget=6)
-    engine = build(folder)
-    engine.add_request("r", TOKENS[:20], params)
-    while engine.has_unfinished_requests:
-        outputs = engine.step()
-    together = [sample.token_ids for sample in outputs[0].outputs]
-    for number, ids in enumerate(together):
-        engine.add_request("alone", TOKENS[:20], replace(params, n=1, seed=4 + number))
+
+    def samples(wanted: SamplingParams) -> list[list[int]]:
+        engine = build(folder, num_blocks=num_blocks)
+        engine.add_request("r", TOKENS[:20], wanted)
         while engine.has_unfinished_requests:
             outputs = engine.step()
-        assert outputs[0].outputs[0].token_ids == ids
+            engine.scheduler.check_integrity()
+        return [sample.token_ids for sample in outputs[0].outputs]
+
+    alone = [samples(replace(params, n=1, seed=4 + number))[0] for number in range(3)]
+    assert samples(params) == alone
+    assert len({tuple(ids) for ids in alone}) == 3
+
+
+def test_beam_search_takes_no_budget() -> None:
+    with pytest.raises(InvalidRequestError, match="beam search takes no kv_budget"):
+        BeamSearchParams.from_dict({"beam_width": 2, "kv_budget": 5})
 
 
 @pytest.mark.parametrize("budget", [0, -1, 2.5, True, "half"])

@@ -3,6 +3,7 @@ bytes. A tiny random model; SmolLM2 stands at the end."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from infra_lab.engine.event_log import EventLog, StepEvent
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import UsageError
 from infra_lab.models.loader import open_checkpoint
-from infra_lab.sampling_params import SamplingParams
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 
 FORMATS = ("int8_per_token_head", "fp8_per_token_head", "int8_per_channel_keys")
 every_format = pytest.mark.parametrize("kv_cache_dtype", FORMATS)
@@ -104,6 +105,38 @@ def test_a_sliding_window_sees_the_same_however_a_prompt_is_cut(
     budget = {"max_num_batched_tokens": 19, "max_num_seqs": 9}
     cut, _ = generate(mistral, kv_cache_dtype=kv_cache_dtype, **budget)
     assert whole == cut
+
+
+@every_format
+def test_samples_that_share_a_prompts_blocks_are_those_drawn_alone(
+    llama: Path, kv_cache_dtype: str
+) -> None:
+    """Their first writes copy a block in the middle of a group of keys, scales and all."""
+    params = SamplingParams(n=3, seed=5, max_tokens=16, ignore_eos=True)
+
+    def samples(wanted: SamplingParams) -> list[list[int]]:
+        engine = build(llama, kv_cache_dtype=kv_cache_dtype)
+        engine.add_request("r", TOKENS[:37], wanted)
+        while engine.has_unfinished_requests:
+            outputs = engine.step()
+            engine.scheduler.check_integrity()
+        return [sample.token_ids for sample in outputs[0].outputs]
+
+    alone = [samples(replace(params, n=1, seed=5 + number))[0] for number in range(3)]
+    assert samples(params) == alone
+    assert len({tuple(ids) for ids in alone}) == 3
+
+
+@every_format
+def test_beams_are_the_same_in_blocks_of_another_size(llama: Path, kv_cache_dtype: str) -> None:
+    def beams(**settings: Any) -> list[list[int]]:
+        engine = build(llama, kv_cache_dtype=kv_cache_dtype, **settings)
+        engine.add_request("r", TOKENS[:37], BeamSearchParams(beam_width=3, max_tokens=14))
+        while engine.has_unfinished_requests:
+            outputs = engine.step()
+        return [sample.token_ids for sample in outputs[0].outputs]
+
+    assert beams() == beams(block_size=64) == beams(max_num_batched_tokens=11, max_num_seqs=4)
 
 
 @every_format
