@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
 
 BASE = "auto"  # the format that others are compared with
+DEFAULT_WINDOW = 2048  # holds the whole story
 Notify = Callable[[str], None]
 
 
@@ -106,7 +107,8 @@ def measure_cache_quality(
     budget_percents: Sequence[int],
     notify: Notify = lambda message: None,
 ) -> list[CacheQuality]:
-    """The full cache first, then each format, then budgets of so many percent of a window."""
+    """The full cache first, then each format, then budgets of so many percent of the longest
+    window: the whole text, where that is shorter."""
     results: list[CacheQuality] = []
     likelihoods: list[TextLikelihood] = []
 
@@ -114,7 +116,7 @@ def measure_cache_quality(
         token_ids = llm.tokenizer.encode(text)
         likelihood = text_likelihood(llm, token_ids, window, kv_budget)
         kv_cache = llm.engine.scheduler.kv_cache
-        held = min(window, len(token_ids), kv_budget or window)
+        held = min(window, len(token_ids), kv_budget or window)  # of the first window
         block_bytes = _block_bytes(llm)
         likelihoods.append(likelihood)
         base = likelihoods[0]
@@ -137,8 +139,9 @@ def measure_cache_quality(
         measure(_open(path, own), kv_cache_dtype, None)
     if budget_percents:
         llm = _open(path, replace(settings, sparse_kv=True))
+        longest = min(window, len(llm.tokenizer.encode(text)))
         for percent in budget_percents:
-            measure(llm, BASE, max(1, window * percent // 100))
+            measure(llm, BASE, max(1, longest * percent // 100))
     return results
 
 

@@ -190,7 +190,10 @@ def perplexity(
         list[int] | None,
         typer.Option(metavar="PERCENT", help="Keep so much of a window; may be repeated."),
     ] = None,
-    window: Annotated[int, count_option("Tokens scored together.", minimum=2)] = 1024,
+    window: Annotated[
+        int | None,
+        count_option("Tokens scored together; default: 2048, or as many as fit.", minimum=2),
+    ] = None,
     block_size: BlockSize = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
@@ -202,7 +205,12 @@ def perplexity(
     Each format is compared with the full cache in the model's type.
     """
     from infra_lab.bench.engine import EngineSettings, model_shape
-    from infra_lab.bench.perplexity import measure_cache_quality, perplexity_report, read_text
+    from infra_lab.bench.perplexity import (
+        DEFAULT_WINDOW,
+        measure_cache_quality,
+        perplexity_report,
+        read_text,
+    )
     from infra_lab.bench.tables import perplexity_table
     from infra_lab.config import KV_CACHE_DTYPES
 
@@ -214,6 +222,8 @@ def perplexity(
             raise UsageError(f"no kv_cache_dtype {name!r}: there are {', '.join(KV_CACHE_DTYPES)}")
     content = read_text(text)
     path, config = model_shape(model, cache_dir)
+    if window is None:
+        window = min(DEFAULT_WINDOW, config.max_position_embeddings - 1)
     if window >= config.max_position_embeddings:
         raise UsageError(
             f"--window {window} does not fit the model's context of "
