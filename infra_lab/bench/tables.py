@@ -96,7 +96,7 @@ def perplexity_table(report: Mapping[str, Any]) -> Table:
             f"{cache['mean_change']:.4f}",
         )
     table.caption = (
-        f"windows of {report['window']} tokens; mean change: of a token's log-probability, in nats"
+        f"windows of {report['window']} tokens; per token: mean change of its log-probability, nats"
     )
     return table
 
