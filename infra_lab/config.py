@@ -13,6 +13,8 @@ from infra_lab.sampling_params import SamplingParams
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
+KV_CACHE_DTYPES = ("auto", "int8_per_token_head", "fp8_per_token_head", "int8_per_channel_keys")
+TOKENS_PER_KEY_GROUP = 16  # whose keys share a scale in each channel; aligned to position 0
 SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "static")
 PREEMPTION_MODES = ("auto", "swap", "recompute")
 AGING_POLICIES = ("sjf", "priority")
@@ -39,6 +41,12 @@ class EngineConfig:
         enable_prefix_caching: whether full blocks are kept and found by their hash.
         dtype: element type of weights and KV cache; "auto" is fp32 on a CPU and the
             checkpoint's own type on a GPU.
+        kv_cache_dtype: "auto" keeps keys and values in `dtype`. Codes of one byte otherwise, with
+            a scale for each token and head ("int8_per_token_head", "fp8_per_token_head": e4m3),
+            or, for keys, for each channel of 16 tokens ("int8_per_channel_keys": a block also
+            has room for one such group as it is, so that large blocks save more).
+        sparse_kv: whether a request may have a `kv_budget` (see SamplingParams): 8 bytes more for
+            each token and KV head.
         device: "auto", "cpu" or "cuda".
         attention: "native" (C, fp32 on a CPU), "torch" (anywhere), "triton" (a GPU); "auto" is
             the first of triton, native and torch that serves the device and dtype.
@@ -70,6 +78,8 @@ class EngineConfig:
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    sparse_kv: bool = False
     device: str = "auto"
     attention: str = "auto"
     max_loras: int = 8
@@ -103,6 +113,7 @@ class EngineConfig:
             )
         self._check_policy()
         self._check_swap()
+        self._check_kv_cache_dtype()
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
@@ -157,6 +168,26 @@ class EngineConfig:
                     f'{name} is only reckoned with under preemption_mode "auto" with a '
                     f"swap_space_bytes above 0: leave it out, or set these"
                 )
+
+    def _check_kv_cache_dtype(self) -> None:
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise UsageError(
+                f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, not "
+                f"{self.kv_cache_dtype!r}"
+            )
+        if self.kv_cache_dtype != "int8_per_channel_keys":
+            return
+        if self.block_size % TOKENS_PER_KEY_GROUP:
+            raise UsageError(
+                f"kv_cache_dtype 'int8_per_channel_keys' quantizes keys in groups of "
+                f"{TOKENS_PER_KEY_GROUP} tokens, and a block of {self.block_size} does not hold "
+                f"whole groups: make block_size a multiple of {TOKENS_PER_KEY_GROUP}"
+            )
+        if self.sparse_kv:
+            raise UsageError(
+                "sparse_kv drops tokens one by one and kv_cache_dtype 'int8_per_channel_keys' "
+                "keeps their keys in groups: use a kv_cache_dtype 'per_token_head' or 'auto'"
+            )
 
 
 def _require_at_least(name: str, value: int, minimum: int) -> None:

@@ -66,6 +66,10 @@ class SamplingParams:
             distribution. The document comes first where something else would cut or spoil it:
             it may end before min_tokens if it cannot go on, and a stop string ends it only
             where it is whole. Only max_tokens cuts it, with finish_reason "length".
+        kv_budget: most tokens whose keys and values are kept in each KV head, at least 1: the
+            newest half, and of the older ones those that received most attention (H2O; see
+            attention.heavy_hitters). None keeps all. For engines with `sparse_kv`; the request
+            takes no part in prefix caching.
     """
 
     n: int = 1
@@ -89,6 +93,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    kv_budget: int | None = None
 
     def __post_init__(self) -> None:
         self._normalise_integers()
@@ -152,6 +157,9 @@ class SamplingParams:
         if self.seed is not None:
             todo = "leave it at None for a random one"
             self._set("seed", _integer("seed", self.seed, 0, MAX_SEED, todo=todo))
+        if self.kv_budget is not None:
+            todo = "leave it at None to keep every token"
+            self._set("kv_budget", _integer("kv_budget", self.kv_budget, 1, todo=todo))
         for name in ("logprobs", "prompt_logprobs"):
             if (value := getattr(self, name)) is not None:
                 todo = "leave it at None for no log-probabilities"

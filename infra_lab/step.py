@@ -51,6 +51,8 @@ class ScheduledRequest:
         prompt_logprobs_from: first position of this chunk whose successor is a prompt token
             with log-probabilities still owed to the caller; None if none are owed.
         forks: requests with the same tokens that sample from the same logits, and go on from there.
+        kv_budget: most tokens that stay in `block_ids`, which are then too few for all positions;
+            None if all stay.
     """
 
     request_id: str
@@ -61,6 +63,7 @@ class ScheduledRequest:
     prompt_logprobs_from: int | None = None
     is_prompt_chunk: bool = False
     forks: tuple[str, ...] = ()
+    kv_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
+from infra_lab.attention.kv_cache import LayerKVCache
+
+__all__ = ["AttentionBackend", "AttentionMetadata", "AttentionShape", "LayerKVCache"]
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata:
@@ -23,13 +27,17 @@ class AttentionMetadata:
         query_start_loc: int64 [num_requests + 1], where each request's query tokens start.
         seq_lens: int64 [num_requests], tokens whose keys each request sees, this step's included.
         block_tables: int64 [num_requests, max_blocks], padded with the null block 0.
-        slot_mapping: int64 [num_tokens], block_id * block_size + offset of each new token.
+        slot_mapping: int64 [num_tokens], block_id * block_size + offset of each new token. Of a
+            request with a budget it says nothing: the backend finds the slots.
+        kv_budgets: int64 [num_requests], the most tokens that each keeps, 0 where it keeps all;
+            None where all keep all.
     """
 
     query_start_loc: np.ndarray
     seq_lens: np.ndarray
     block_tables: np.ndarray
     slot_mapping: np.ndarray
+    kv_budgets: np.ndarray | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -38,28 +46,6 @@ class AttentionMetadata:
     @property
     def query_lens(self) -> np.ndarray:
         return np.diff(self.query_start_loc)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerKVCache:
-    """One layer's keys and values, side by side for each token:
-    [num_blocks, block_size, 2, num_kv_heads, head_dim], contiguous.
-
-    A token's keys and values are one row, so a step writes them, and a gather reads them, in
-    one piece.
-    """
-
-    storage: torch.Tensor
-
-    @property
-    def key(self) -> torch.Tensor:
-        """[num_blocks, block_size, num_kv_heads, head_dim], a view."""
-        return self.storage[:, :, 0]
-
-    @property
-    def value(self) -> torch.Tensor:
-        """[num_blocks, block_size, num_kv_heads, head_dim], a view."""
-        return self.storage[:, :, 1]
 
 
 @dataclass(frozen=True, slots=True)

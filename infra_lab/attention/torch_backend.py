@@ -4,6 +4,9 @@ Decodes are gathered block by block into a small reused tile and attended togeth
 groups of similar length, with the query heads that share a KV head as the rows of one
 product, so that every key is read once. A prompt that starts in this step needs no gather:
 its keys are the ones just computed. Nothing ever copies more than the tokens attended to.
+
+Of a quantized cache every query sees what the cache gives back, of its own token too: what a
+token's output is depends on the tokens before it, and not on how steps were cut.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from infra_lab.attention.backend import (
     AttentionShape,
     LayerKVCache,
 )
+from infra_lab.attention.heavy_hitters import BudgetedRequest, attend_within_budget
+from infra_lab.attention.kv_cache import movable
+from infra_lab.attention.kv_quantization import dequantize_rows, quantize_rows
 
 # Keys and values of one decode group: the tile stays in L2. Measured at batch 32, a tile of
 # 8 MiB costs 1.5 times as much.
@@ -60,9 +66,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TorchPlan:
+    """slot_mapping: of the rows that are written as they come, which are all of them where
+    `written_rows` is None; a request with a budget finds its slots itself."""
+
     slot_mapping: torch.Tensor
+    written_rows: torch.Tensor | None
     chunks: list[Chunk]
     decode_groups: list[DecodeGroup]
+    budgeted: list[BudgetedRequest]
 
 
 class TorchAttentionBackend(AttentionBackend[TorchPlan]):
@@ -80,13 +91,26 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
         self._tile = torch.empty(0, dtype=dtype, device=device)
 
     def plan(self, metadata: AttentionMetadata) -> TorchPlan:
-        decodes = np.flatnonzero(metadata.query_lens == 1)
+        has_budget = np.zeros(len(metadata.seq_lens), dtype=bool)
+        if metadata.kv_budgets is not None:
+            has_budget = metadata.kv_budgets > 0
+        decodes = np.flatnonzero((metadata.query_lens == 1) & ~has_budget)
+        chunks = np.flatnonzero((metadata.query_lens > 1) & ~has_budget)
         groups = [
             self._plan_group(metadata, members, in_order=len(members) == metadata.num_tokens)
             for members in self._split_decodes(metadata.seq_lens, decodes)
         ]
-        slot_mapping = self._to_device(metadata.slot_mapping)
-        return TorchPlan(slot_mapping, self._plan_chunks(metadata), groups)
+        slot_mapping, written_rows = metadata.slot_mapping, None
+        if has_budget.any():
+            rows = np.flatnonzero(~np.repeat(has_budget, metadata.query_lens))
+            slot_mapping, written_rows = slot_mapping[rows], self._to_device(rows)
+        return TorchPlan(
+            self._to_device(slot_mapping),
+            written_rows,
+            [self._plan_chunk(metadata, int(index)) for index in chunks],
+            groups,
+            [self._plan_budgeted(metadata, int(index)) for index in np.flatnonzero(has_budget)],
+        )
 
     def forward(
         self,
@@ -96,12 +120,24 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
         plan: TorchPlan,
         out: torch.Tensor,
     ) -> None:
-        row = 2 * self.shape.num_kv_heads * self.shape.head_dim
-        slots = cache.storage.view(-1, row)
-        slots.index_copy_(0, plan.slot_mapping, key_value.reshape(-1, row))
-        self._attend_decodes(query, cache, plan, out)
+        written = self._write(key_value, cache, plan)
+        for group in plan.decode_groups:
+            self._attend_group(query, written, cache, group, out)
         for chunk in plan.chunks:
-            self._attend_chunk(query, key_value, cache, chunk, out)
+            self._attend_chunk(query, written, cache, chunk, out)
+        for request in plan.budgeted:
+            attend_within_budget(query, key_value, cache, request, self.shape, out)
+
+    def _write(self, key_value: torch.Tensor, cache: LayerKVCache, plan: TorchPlan) -> torch.Tensor:
+        """Writes what the plan says; returns [num_tokens, 2, num_kv_heads, head_dim] as the cache
+        will give it back."""
+        codes, read = key_value, key_value
+        if cache.scales is not None:
+            codes, scales = quantize_rows(key_value, cache.storage.dtype)
+            read = dequantize_rows(codes, scales).to(self.dtype)
+            _put_rows(cache.scales, plan, scales)
+        _put_rows(cache.storage, plan, codes)
+        return read
 
     def _split_decodes(self, seq_lens: np.ndarray, decodes: np.ndarray) -> list[np.ndarray]:
         """Cuts the decodes, sorted by length, into groups whose padded keys fit the tile."""
@@ -132,9 +168,14 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
         block_ids = self._to_device(metadata.block_tables[members, :num_blocks].reshape(-1))
         return DecodeGroup(rows, block_ids, self._bias(visible)[:, None, None, :], stale)
 
-    def _plan_chunks(self, metadata: AttentionMetadata) -> list[Chunk]:
-        members = np.flatnonzero(metadata.query_lens > 1)
-        return [self._plan_chunk(metadata, int(index)) for index in members]
+    def _plan_budgeted(self, metadata: AttentionMetadata, index: int) -> BudgetedRequest:
+        assert metadata.kv_budgets is not None
+        start, end = (int(row) for row in metadata.query_start_loc[index : index + 2])
+        seq_len, budget = int(metadata.seq_lens[index]), int(metadata.kv_budgets[index])
+        place = np.arange(min(seq_len, budget))
+        blocks = metadata.block_tables[index, place // self.block_size]
+        slots = self._to_device(blocks * self.block_size + place % self.block_size)
+        return BudgetedRequest(start, end, seq_len - (end - start), budget, slots)
 
     def _plan_chunk(self, metadata: AttentionMetadata, index: int) -> Chunk:
         start = int(metadata.query_start_loc[index])
@@ -157,18 +198,17 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
             mask = self._bias(visible)
         return Chunk(start, end, seq_len, block_ids, mask)
 
-    def _attend_decodes(
-        self, query: torch.Tensor, cache: LayerKVCache, plan: TorchPlan, out: torch.Tensor
-    ) -> None:
-        for group in plan.decode_groups:
-            self._attend_group(query, cache, group, out)
-
     def _attend_group(
-        self, query: torch.Tensor, cache: LayerKVCache, group: DecodeGroup, out: torch.Tensor
+        self,
+        query: torch.Tensor,
+        written: torch.Tensor,
+        cache: LayerKVCache,
+        group: DecodeGroup,
+        out: torch.Tensor,
     ) -> None:
         shape = self.shape
         rows = query if group.rows is None else query.index_select(0, group.rows)
-        tile = self._gather(cache, group.block_ids).index_fill_(0, group.stale, 0)
+        tile = self._decode_tile(written, cache, group)
         keys, values = tile.view(len(rows), -1, *tile.shape[1:]).unbind(2)
         attended = F.scaled_dot_product_attention(
             rows.view(len(rows), shape.num_kv_heads, shape.group_size, shape.head_dim),
@@ -185,17 +225,13 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
     def _attend_chunk(
         self,
         query: torch.Tensor,
-        key_value: torch.Tensor,
+        written: torch.Tensor,
         cache: LayerKVCache,
         chunk: Chunk,
         out: torch.Tensor,
     ) -> None:
         shape = self.shape
-        if chunk.block_ids is None:
-            tile = key_value[chunk.start : chunk.end]
-        else:
-            tile = self._gather(cache, chunk.block_ids)[: chunk.seq_len]
-        keys, values = tile.unbind(1)
+        keys, values = self._chunk_tile(written, cache, chunk).unbind(1)
         grouped = (-1, shape.num_kv_heads, shape.group_size, shape.head_dim)
         # KV heads as the batch and a stride of 0 over the group: GQA without repeating keys.
         attended = F.scaled_dot_product_attention(
@@ -208,15 +244,39 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
         )
         out[chunk.start : chunk.end].view(grouped).copy_(attended.permute(2, 0, 1, 3))
 
+    def _decode_tile(
+        self, written: torch.Tensor, cache: LayerKVCache, group: DecodeGroup
+    ) -> torch.Tensor:
+        """[n * blocks * block_size, 2, num_kv_heads, head_dim], zero where stale."""
+        return self._gather(cache, group.block_ids).index_fill_(0, group.stale, 0)
+
+    def _chunk_tile(self, written: torch.Tensor, cache: LayerKVCache, chunk: Chunk) -> torch.Tensor:
+        """[keys, 2, num_kv_heads, head_dim], as the chunk's mask has them."""
+        if chunk.block_ids is None:
+            return written[chunk.start : chunk.end]
+        return self._gather(cache, chunk.block_ids)[: chunk.seq_len]
+
     def _gather(self, cache: LayerKVCache, block_ids: torch.Tensor) -> torch.Tensor:
         """Copies whole blocks into the reused tile: [tokens, 2, num_kv_heads, head_dim]."""
-        blocks = cache.storage.view(cache.storage.shape[0], -1)
-        needed = len(block_ids) * blocks.shape[1]
+        block_numel = cache.storage[0].numel()
+        needed = len(block_ids) * block_numel
         if self._tile.numel() < needed:
             self._tile = torch.empty(needed, dtype=self.dtype, device=self.device)
-        gathered = self._tile[:needed].view(len(block_ids), blocks.shape[1])
-        torch.index_select(blocks, 0, block_ids, out=gathered)
-        return gathered.view(-1, 2, self.shape.num_kv_heads, self.shape.head_dim)
+        gathered = self._tile[:needed].view(len(block_ids), *cache.storage.shape[1:])
+        if cache.scales is None:
+            torch.index_select(cache.storage, 0, block_ids, out=gathered)
+        else:
+            self._gather_codes(cache, block_ids, gathered)
+        return gathered.flatten(0, 1)
+
+    def _gather_codes(
+        self, cache: LayerKVCache, block_ids: torch.Tensor, gathered: torch.Tensor
+    ) -> None:
+        """Fills `gathered` [blocks, block_size, 2, num_kv_heads, head_dim] with numbers."""
+        assert cache.scales is not None
+        codes = cache.storage.view(torch.int8).index_select(0, block_ids)
+        scales = cache.scales.index_select(0, block_ids)
+        gathered.copy_(dequantize_rows(codes.view(cache.storage.dtype), scales))
 
     def _bias(self, visible: np.ndarray) -> torch.Tensor:
         mask = torch.zeros(visible.shape, dtype=self.dtype)
@@ -225,3 +285,11 @@ class TorchAttentionBackend(AttentionBackend[TorchPlan]):
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(self.device)
+
+
+def _put_rows(target: torch.Tensor, plan: TorchPlan, rows: torch.Tensor) -> None:
+    """Writes rows [num_tokens, ...] into `target` [num_blocks, block_size, ...] at their slots."""
+    if plan.written_rows is not None:
+        rows = movable(rows).index_select(0, plan.written_rows)
+    slots = movable(target).view(-1, target[0, 0].numel())
+    slots.index_copy_(0, plan.slot_mapping, movable(rows).flatten(1))

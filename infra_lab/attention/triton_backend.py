@@ -45,7 +45,8 @@ class TritonPlan:
 
 
 class TritonAttentionBackend(AttentionBackend[TritonPlan]):
-    """fp32, bf16 or fp16 on a GPU.
+    """fp32, bf16 or fp16 on a GPU; a cache of that type, or of codes with a scale for each token
+    and head.
 
     Raises:
         ForeignKernelsError: another package called `kernels` comes first on the path.
@@ -88,7 +89,15 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
         plan: TritonPlan,
         out: torch.Tensor,
     ) -> None:
-        self._write(key_value[:, 0], key_value[:, 1], cache.key, cache.value, plan.slot_mapping)
+        self._write(
+            key_value[:, 0],
+            key_value[:, 1],
+            cache.key,
+            cache.value,
+            plan.slot_mapping,
+            key_scales=cache.key_scales,
+            value_scales=cache.value_scales,
+        )
         self._attend_cached(query, cache, plan, out)
 
     def rotate_and_forward(
@@ -101,7 +110,14 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
         out: torch.Tensor,
     ) -> None:
         query = self._rotate_and_write(
-            heads.flatten(1), positions, table, cache.key, cache.value, plan.slot_mapping
+            heads.flatten(1),
+            positions,
+            table,
+            cache.key,
+            cache.value,
+            plan.slot_mapping,
+            key_scales=cache.key_scales,
+            value_scales=cache.value_scales,
         )
         self._attend_cached(query, cache, plan, out)
 
@@ -118,6 +134,8 @@ class TritonAttentionBackend(AttentionBackend[TritonPlan]):
             plan.max_query_len,
             scale=self.shape.scale,
             window=self.shape.sliding_window,
+            key_scales=cache.key_scales,
+            value_scales=cache.value_scales,
             out=out,
             max_seq_len=plan.max_seq_len,
         )

@@ -55,6 +55,8 @@ class EngineSettings:
     enable_prefix_caching: bool = False
     scheduling_policy: str | None = None
     swap_space_bytes: int | None = None
+    kv_cache_dtype: str | None = None
+    sparse_kv: bool | None = None
 
     def engine_config(self) -> dict[str, Any]:
         """The fields that go to the engine; `threads` is torch's, not the engine's."""

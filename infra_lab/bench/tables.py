@@ -125,6 +125,33 @@ def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
     return [figures, ratios] if ratios.row_count else [figures]
 
 
+def perplexity_table(report: Mapping[str, Any]) -> Table:
+    table = Table(title=f"Perplexity of {report['model']} on {report['text']}")
+    for name in (
+        "KV cache",
+        "tokens kept",
+        "bytes a token",
+        "a window",
+        "perplexity",
+        "difference",
+    ):
+        table.add_column(name, justify="left" if name == "KV cache" else "right")
+    for cache in report["caches"]:
+        table.add_row(
+            cache["kv_cache_dtype"],
+            str(cache["kv_budget"] or "all"),
+            f"{cache['kv_bytes_per_token']:,.0f}",
+            f"{cache['kv_bytes'] / 1e6:.2f} MB",
+            f"{cache['perplexity']:.4f}",
+            f"{cache['difference']:+.4f}",
+            f"{cache['mean_change']:.4f}",
+        )
+    table.caption = (
+        f"windows of {report['window']} tokens; per token: mean change of its log-probability, nats"
+    )
+    return table
+
+
 def _engine_cells(engine: Mapping[str, Any]) -> list[str]:
     if "output_tokens_per_s" not in engine:
         return ["failed", *[NOT_MEASURED] * 7]

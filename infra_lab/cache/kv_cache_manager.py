@@ -131,12 +131,14 @@ class KVCacheManager:
         num_new_tokens: int,
         cached_prefix: CachedPrefix = NO_PREFIX,
         num_lookahead_tokens: int = 0,
+        rewrites_slots: bool = False,
     ) -> list[int] | None:
         """Make room for `num_new_tokens` after `num_computed_tokens` (a cached prefix counted
         in), and for `num_lookahead_tokens` that may be drafted after them.
 
         A block in reach of these tokens that another request holds too is replaced by a block of
-        the request's own; `take_block_copies` says what must be copied into it.
+        the request's own; `take_block_copies` says what must be copied into it. With
+        `rewrites_slots` earlier tokens' slots are written too, and all blocks are in reach.
 
         Returns the ids of the blocks added behind the cached prefix (often none), or None,
         with nothing changed, if the pool has too few.
@@ -150,7 +152,8 @@ class KVCacheManager:
             )
         num_needed = self.num_blocks_for(num_slots) - num_held - len(cached_prefix.blocks)
         num_needed = max(num_needed, 0)
-        shared = self._shared(table, num_computed_tokens, num_slots) if table else []
+        first_slot = 0 if rewrites_slots else num_computed_tokens
+        shared = self._shared(table, first_slot, num_slots) if table else []
         if table is not None and not num_needed and not shared:
             return []
         if num_needed + len(shared) > self._num_available(cached_prefix):

@@ -5,6 +5,7 @@ Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON obj
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Dtype,
+    KVCacheDtype,
     KVCacheMB,
     Model,
     count_option,
@@ -76,6 +78,7 @@ def throughput(
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     block_size: BlockSize = None,
     kv_cache_mb: KVCacheMB = None,
+    kv_cache_dtype: KVCacheDtype = "auto",
     prefix_caching: Annotated[
         bool,
         typer.Option("--prefix-caching", help="Let repeated prompts be found in the cache."),
@@ -115,6 +118,7 @@ def throughput(
         scheduling_policy=scheduling_policy,
         swap_space_bytes=None if swap_space_mb is None else swap_space_mb * 1_000_000,
         kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
+        kv_cache_dtype=kv_cache_dtype,
     )
     say = _progress()
     say(f"loading {model}")
@@ -145,6 +149,7 @@ def latency(
     repeat: Annotated[int, count_option("Timed requests, one after another.")] = 3,
     dtype: Dtype = "auto",
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "auto",
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -163,7 +168,7 @@ def latency(
     workload = Workload(repeat, prompt_len, prompt_len, output_len, output_len, seed=seed)
     path, config = model_shape(model, cache_dir)
     workload = workload.for_model(config)
-    settings = EngineSettings(dtype=dtype, threads=threads)
+    settings = EngineSettings(dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype)
     say = _progress()
     say(f"loading {model}")
     steps = StepRecorder()
@@ -177,6 +182,75 @@ def latency(
         print_json(report)
     else:
         print_table(latency_table(report))
+
+
+@app.command(
+    cls=Command,
+    epilog="Example: infra-lab bench perplexity --kv-cache-dtype int8_per_channel_keys --budget 20",
+)
+def perplexity(
+    model: Model = "smollm2-135m",
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The text; default: a story that comes with this."),
+    ] = None,
+    kv_cache_dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="A format, may be repeated; default: all there are."),
+    ] = None,
+    budget: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PERCENT", help="Keep so much of a window; may be repeated."),
+    ] = None,
+    window: Annotated[
+        int | None,
+        count_option("Tokens scored together; default: 2048, or as many as fit.", minimum=2),
+    ] = None,
+    block_size: BlockSize = None,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a smaller KV cache costs: bytes, and perplexity on a text.
+
+    Each format is compared with the full cache in the model's type.
+    """
+    from infra_lab.bench.engine import EngineSettings, model_shape
+    from infra_lab.bench.perplexity import (
+        DEFAULT_WINDOW,
+        measure_cache_quality,
+        perplexity_report,
+        read_text,
+    )
+    from infra_lab.bench.tables import perplexity_table
+    from infra_lab.config import KV_CACHE_DTYPES
+
+    for percent in budget or ():
+        if not 1 <= percent <= 100:
+            raise UsageError(f"--budget must be from 1 to 100 percent, not {percent}")
+    for name in kv_cache_dtype or ():
+        if name not in KV_CACHE_DTYPES:
+            raise UsageError(f"no kv_cache_dtype {name!r}: there are {', '.join(KV_CACHE_DTYPES)}")
+    content = read_text(text)
+    path, config = model_shape(model, cache_dir)
+    if window is None:
+        window = min(DEFAULT_WINDOW, config.max_position_embeddings - 1)
+    if window >= config.max_position_embeddings:
+        raise UsageError(
+            f"--window {window} does not fit the model's context of "
+            f"{config.max_position_embeddings} tokens, one of them for an output: give less"
+        )
+    settings = EngineSettings(dtype=dtype, threads=threads, block_size=block_size)
+    formats = [name for name in kv_cache_dtype or KV_CACHE_DTYPES if name != "auto"]
+    qualities = measure_cache_quality(
+        path, settings, content, window, formats, budget or [], _progress()
+    )
+    report = perplexity_report(model, "its story" if text is None else text.name, window, qualities)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(perplexity_table(report))
 
 
 @app.command(

@@ -16,6 +16,7 @@ from infra_lab.cli.options import (
     Device,
     Dtype,
     Events,
+    KVCacheDtype,
     KVCacheMB,
     LoraPath,
     MaxTokens,
@@ -55,6 +56,7 @@ def chat(
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",
+    kv_cache_dtype: KVCacheDtype = "auto",
     kv_cache_mb: KVCacheMB = None,
     events: Events = None,
     cache_dir: CacheDir = None,
@@ -66,7 +68,9 @@ def chat(
     from infra_lab.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention, lora)
+    options = EngineOptions(
+        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype
+    )
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
     lines = _typed() if sys.stdin.isatty() else _piped()
     with open_event_log(events) as log:

@@ -16,6 +16,7 @@ from infra_lab.cli.options import (
     Device,
     Dtype,
     Events,
+    KVCacheDtype,
     KVCacheMB,
     LoraPath,
     MaxTokens,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 app = new_app()
 SAMPLING_OPTIONS = (
     "temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop", "best_of",
-    "json_schema", "regex", "choice",
+    "json_schema", "regex", "choice", "kv_budget",
 )  # fmt: skip
 
 
@@ -103,7 +104,12 @@ def generate(
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",
+    kv_cache_dtype: KVCacheDtype = "auto",
     kv_cache_mb: KVCacheMB = None,
+    kv_budget: Annotated[
+        int | None,
+        count_option("Tokens kept in each KV head: heavy hitters and the newest; default: all."),
+    ] = None,
     events: Events = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
@@ -127,13 +133,16 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
         structured_outputs=_form(json_schema, regex, choice),
+        kv_budget=kv_budget,
     )
     if beam_width is not None:
         _refuse_sampling_options(context)
         params = BeamSearchParams(beam_width, n, max_tokens, length_penalty)
-    options = EngineOptions(model, cache_dir, dtype, device, kv_cache_mb, attention, lora)
+    options = EngineOptions(
+        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype
+    )
     with open_event_log(events) as log:
-        llm = load_llm(options, log)
+        llm = load_llm(options, log, sparse_kv=kv_budget is not None)
         ids: Any = given
         if not raw and llm.tokenizer.chat_template is not None:
             ids = llm.tokenizer.apply_chat_template([{"role": "user", "content": given}])

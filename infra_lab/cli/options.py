@@ -84,6 +84,13 @@ Device = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")]
 AttentionName = Annotated[
     str, typer.Option("--attention", metavar="NAME", help="auto, native, torch or triton (GPU).")
 ]
+KVCacheDtype = Annotated[
+    str,
+    typer.Option(
+        metavar="TYPE",
+        help="auto (as --dtype), int8_per_token_head, fp8_per_token_head, int8_per_channel_keys.",
+    ),
+]
 KVCacheMB = Annotated[int | None, count_option("Memory of the KV pool, in MB.", "--kv-cache-mb")]
 LoraPath = Annotated[
     Path | None,

@@ -30,6 +30,7 @@ class EngineOptions:
     kv_cache_mb: int | None = None
     attention: str = "auto"
     lora: Path | None = None
+    kv_cache_dtype: str = "auto"
 
     @property
     def lora_name(self) -> str | None:
@@ -42,6 +43,7 @@ class EngineOptions:
             "dtype": self.dtype,
             "device": self.device,
             "attention": self.attention,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_bytes": kv_cache_bytes,
         }
 

@@ -30,10 +30,17 @@ def check_admissible(
             f"one token must remain for the output: shorten the prompt to at most "
             f"{max_model_len - 1} tokens"
         )
-    if length > kv_cache.capacity_tokens:
+    budget = request.sampling_params.kv_budget
+    if budget is not None and not config.sparse_kv:
+        raise InvalidRequestError(
+            f"{name} has kv_budget={budget}, but this engine keeps every token: leave kv_budget "
+            f"out, or start the engine with sparse_kv"
+        )
+    kept = request.num_kept_tokens(length)
+    if kept > kv_cache.capacity_tokens:
         raise InvalidRequestError(
             f"{name} has a prompt of {length} tokens, which needs "
-            f"{kv_cache.num_blocks_for(length)} KV blocks of {kv_cache.block_size} tokens, but "
+            f"{kv_cache.num_blocks_for(kept)} KV blocks of {kv_cache.block_size} tokens, but "
             f"the pool has {kv_cache.num_usable_blocks}: shorten the prompt or enlarge the pool"
         )
     if not config.enable_chunked_prefill and length > config.max_num_batched_tokens:

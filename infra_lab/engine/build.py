@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from infra_lab.attention.backend import AttentionBackend, AttentionShape
+from infra_lab.attention.channel_keys_backend import ChannelKeysBackend
 from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.attention.torch_backend import TorchAttentionBackend
 from infra_lab.attention.triton_backend import TritonAttentionBackend
@@ -36,6 +37,7 @@ from infra_lab.native.library import NativeUnavailableError
 from infra_lab.native.memory import keep_freed_memory
 from infra_lab.sampling.grammar import GrammarCompiler
 from infra_lab.worker.host_kv_cache import HostKVCache
+from infra_lab.worker.kv_cache import kv_cache_format
 from infra_lab.worker.model_runner import ModelRunner
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
@@ -70,7 +72,13 @@ def build_engine(
     )
     num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
     backend = choose_attention_backend(
-        config.attention, model.attention_shape, config.block_size, dtype, device
+        config.attention,
+        model.attention_shape,
+        config.block_size,
+        dtype,
+        device,
+        config.kv_cache_dtype,
+        config.sparse_kv,
     )
     grammars = None
     if tokenizer is not None:
@@ -86,6 +94,8 @@ def build_engine(
         grammars,
         config.max_lora_rank,
         num_host_blocks=num_host_blocks + 1 if num_host_blocks else 0,
+        kv_cache_dtype=config.kv_cache_dtype,
+        sparse_kv=config.sparse_kv,
     )
     kv_cache = KVCacheManager(num_blocks + 1, config.block_size, config.enable_prefix_caching)
     swap_space = SwapSpace(num_host_blocks + 1, kv_cache) if num_host_blocks else None
@@ -130,15 +140,24 @@ def choose_dtype(name: str, model_config: ModelConfig, device: torch.device) -> 
 
 
 def choose_attention_backend(
-    name: str, shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
+    name: str,
+    shape: AttentionShape,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_cache_dtype: str = "auto",
+    sparse_kv: bool = False,
 ) -> AttentionBackend[Any]:
     """As named; "auto" is Triton on a GPU, the C kernel for fp32 on a CPU where it compiles, and
-    torch everywhere else."""
+    torch everywhere else, each where it knows the cache's format."""
+    unable = _why_unable(kv_cache_dtype, sparse_kv)
+    if name in unable:
+        raise UsageError(f"attention {name!r} {unable[name]}: use attention 'torch' or 'auto'")
     if name == "auto":
         name = "torch"
-        if device.type == "cuda" and find_spec("triton"):
+        if device.type == "cuda" and find_spec("triton") and "triton" not in unable:
             name = "triton"
-        elif NativeAttentionBackend.supports(dtype, device):
+        elif NativeAttentionBackend.supports(dtype, device) and "native" not in unable:
             name = "native"
     if name == "triton":
         return TritonAttentionBackend(shape, block_size, dtype, device)
@@ -152,7 +171,22 @@ def choose_attention_backend(
             return NativeAttentionBackend(shape, block_size)
         except NativeUnavailableError as reason:
             raise UsageError(f"attention 'native' is not to be had here: {reason}") from None
+    if kv_cache_dtype == "int8_per_channel_keys":
+        return ChannelKeysBackend(shape, block_size, dtype, device)
     return TorchAttentionBackend(shape, block_size, dtype, device)
+
+
+def _why_unable(kv_cache_dtype: str, sparse_kv: bool) -> dict[str, str]:
+    """The backends that do not know such a cache, with the reason."""
+    if sparse_kv:
+        reason = "keeps every token, and sparse_kv lets requests have a budget"
+        return {"native": reason, "triton": reason}
+    unable = {}
+    if kv_cache_dtype != "auto":
+        unable["native"] = f"keeps keys and values in fp32, not in kv_cache_dtype {kv_cache_dtype}"
+    if kv_cache_dtype == "int8_per_channel_keys":
+        unable["triton"] = "has a scale for each token and head, and none for each channel"
+    return unable
 
 
 def choose_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
@@ -176,7 +210,7 @@ def choose_num_blocks(
 ) -> int:
     """Usable blocks: as configured, else a share of free memory, and never more than
     max_num_seqs requests of max_model_len could use."""
-    block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+    block_bytes = _block_bytes(config, model_config, dtype)
     available = _available_bytes(device)
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
@@ -201,11 +235,18 @@ def choose_num_blocks(
     return num_blocks
 
 
+def _block_bytes(config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype) -> int:
+    layout = kv_cache_format(
+        model_config, config.block_size, dtype, config.kv_cache_dtype, config.sparse_kv
+    )
+    return layout.block_bytes * model_config.num_hidden_layers
+
+
 def choose_num_host_blocks(
     config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype
 ) -> int:
     """Usable blocks of the swap space; 0 is none."""
-    block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+    block_bytes = _block_bytes(config, model_config, dtype)
     num_blocks, given = config.swap_space_bytes // block_bytes, config.swap_space_bytes
     if given and num_blocks == 0:
         raise UsageError(

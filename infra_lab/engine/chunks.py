@@ -39,4 +39,5 @@ def share_of(request: Request, num_new: int, block_ids: list[int]) -> ScheduledR
         samples=end == request.num_tokens,
         prompt_logprobs_from=request.prompt_logprobs_from(start, end),
         is_prompt_chunk=start < request.num_prompt_tokens,
+        kv_budget=request.sampling_params.kv_budget,
     )

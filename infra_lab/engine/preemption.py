@@ -50,7 +50,9 @@ class Preemption:
         """Whether there is a seat and memory for a waiting request, once those in `after` left."""
         num_others = len(self._queues.running) - len(after)
         return num_others < self._config.max_num_seqs and self._kv_cache.can_fit(
-            request.num_tokens, prefix, [victim.request_id for victim in after]
+            request.num_kept_tokens(request.num_tokens),
+            prefix,
+            [victim.request_id for victim in after],
         )
 
     def give_way(self, step: StepBuilder) -> tuple[Request, int]:
@@ -127,9 +129,12 @@ class Preemption:
             self._queues.wait(victim)
 
     def _swap_out(self, victim: Request) -> bool:
-        """Branches of a beam search are recomputed: their blocks pass from one to another."""
+        """Branches of a beam search are recomputed: their blocks pass from one to another. So are
+        requests with a budget, whose slots are not in the order of their tokens."""
         space, num_computed = self._swap_space, victim.num_computed_tokens
         if space is None or victim.beam_group is not None or num_computed == 0:
+            return False
+        if victim.sampling_params.kv_budget is not None:
             return False
         work = space.work_of(victim.request_id, num_computed)
         if self._swap_cost is not None and not self._swap_cost.prefers_swap(work):

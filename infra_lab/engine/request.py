@@ -91,6 +91,11 @@ class Request:
     def num_tokens(self) -> int:
         return len(self.all_token_ids)
 
+    def num_kept_tokens(self, num_tokens: int) -> int:
+        """Of its first `num_tokens`, those that stay in the KV cache once they are computed."""
+        budget = self.sampling_params.kv_budget
+        return num_tokens if budget is None else min(num_tokens, budget)
+
     @property
     def is_finished(self) -> bool:
         return self.status.finish_reason is not None
@@ -169,7 +174,7 @@ class Request:
         has_all_tokens = params.max_tokens is not None and num_output >= params.max_tokens
         if has_all_tokens or self.num_tokens >= max_model_len:
             self.status = RequestStatus.FINISHED_LENGTH
-        elif self.num_tokens > kv_capacity_tokens:
+        elif self.num_kept_tokens(self.num_tokens) > kv_capacity_tokens:
             # The newest token has no slot even with the whole pool to itself: it could never
             # be computed, and waiting for blocks would never end.
             self.status, self.stop_reason = RequestStatus.FINISHED_LENGTH, KV_CACHE_FULL

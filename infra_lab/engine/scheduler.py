@@ -288,7 +288,7 @@ class Scheduler:
             # was let in too early is soon preempted, and its work lost.
             if not self._preemption.has_room(request, prefix):
                 break
-            self.kv_cache.allocate_slots(request.request_id, prefix.num_tokens, num_new, prefix)
+            self._allocate(request, num_new, prefix)
             if self.swap_space is not None:
                 self.swap_space.bring_in(request.request_id, prefix)
             self.waiting.pop(0)
@@ -337,8 +337,9 @@ class Scheduler:
     def _find_prefix(self, request: Request) -> CachedPrefix:
         if self.swap_space is not None and request.status is RequestStatus.SWAPPED:
             return self.swap_space.prefix_of(request.request_id, request.num_computed_tokens)
-        # Log-probabilities of prompt positions exist only where the prompt is computed.
-        if request.owes_prompt_logprobs:
+        # Log-probabilities of prompt positions exist only where the prompt is computed, and so
+        # does what its tokens give each other of their attention.
+        if request.owes_prompt_logprobs or request.sampling_params.kv_budget is not None:
             return NO_PREFIX
         chain = self._chains[request.request_id]
         prefix = self.kv_cache.find_cached_prefix(chain, request.all_token_ids)
@@ -346,9 +347,14 @@ class Scheduler:
             return self.swap_space.extend_prefix(prefix, chain, request.all_token_ids)
         return prefix
 
-    def _allocate(self, request: Request, num_new: int) -> list[int] | None:
+    def _allocate(
+        self, request: Request, num_new: int, prefix: CachedPrefix = NO_PREFIX
+    ) -> list[int] | None:
+        begin = request.num_computed_tokens or prefix.num_tokens
+        kept, after = (request.num_kept_tokens(count) for count in (begin, begin + num_new))
+        rewrites_slots = request.sampling_params.kv_budget is not None
         return self.kv_cache.allocate_slots(
-            request.request_id, request.num_computed_tokens, num_new
+            request.request_id, kept, after - kept, prefix, rewrites_slots=rewrites_slots
         )
 
     def _update_request(
@@ -365,6 +371,7 @@ class Scheduler:
         if is_running:
             computed = item.num_computed_tokens + len(item.token_ids)
             request.num_computed_tokens = min(computed, request.num_tokens - 1)
+        if is_running and request.sampling_params.kv_budget is None:  # else slots change tokens
             self.kv_cache.cache_full_blocks(
                 request_id,
                 self._chains[request_id],

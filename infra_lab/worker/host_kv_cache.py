@@ -19,11 +19,6 @@ from infra_lab.step import BlockCopy, SchedulerOutput
 MEASURED_BLOCKS, MEASURED_ROUNDS = 16, 4
 
 
-def block_tensors(cache: LayerKVCache) -> list[torch.Tensor]:
-    """All tensors of a layer's cache whose first dimension is the block id."""
-    return [cache.storage]
-
-
 class HostKVCache:
     """For every tensor of the KV cache one of the same shape in host memory, but for the number of
     blocks.
@@ -33,7 +28,7 @@ class HostKVCache:
     """
 
     def __init__(self, caches: Sequence[LayerKVCache], num_blocks: int) -> None:
-        self._tensors = [tensor for cache in caches for tensor in block_tensors(cache)]
+        self._tensors = [tensor for cache in caches for tensor in cache.tensors]
         self._device = self._tensors[0].device
         self._host = [self._host_twin(tensor, num_blocks) for tensor in self._tensors]
         self._num_measured = min(MEASURED_BLOCKS, num_blocks, len(self._tensors[0]))
@@ -132,7 +127,7 @@ class PinnedKVCache(HostKVCache):
 
 def host_kv_cache(caches: Sequence[LayerKVCache], num_blocks: int) -> HostKVCache:
     """The one that fits the device of the caches."""
-    kind = PinnedKVCache if block_tensors(caches[0])[0].is_cuda else HostKVCache
+    kind = PinnedKVCache if caches[0].storage.is_cuda else HostKVCache
     return kind(caches, num_blocks)
 
 

@@ -47,12 +47,15 @@ def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> Inp
 
     block_tables = _pad_block_tables([item.block_ids for item in scheduled])
     owners = np.repeat(np.arange(len(scheduled)), query_lens)
-    blocks = block_tables[owners, positions // block_size]
+    # Beyond a budget there is no block: those slots are the backend's to find.
+    blocks = block_tables[owners, np.minimum(positions // block_size, block_tables.shape[1] - 1)]
+    budgets = np.array([item.kv_budget or 0 for item in scheduled], dtype=np.int64)
     metadata = AttentionMetadata(
         query_start_loc=query_start_loc,
         seq_lens=first_positions + query_lens,
         block_tables=block_tables,
         slot_mapping=blocks * block_size + positions % block_size,
+        kv_budgets=budgets if budgets.any() else None,
     )
     prompt_logprob_rows = _prompt_logprob_rows(scheduler_output, query_start_loc)
     sampling_ids, sample_rows = _sampling(scheduler_output, query_start_loc)

@@ -6,10 +6,21 @@ from collections.abc import Sequence
 
 import torch
 
-from infra_lab.attention.backend import LayerKVCache
+from infra_lab.attention.kv_cache import KVCacheFormat, LayerKVCache
 from infra_lab.models.config import ModelConfig
-from infra_lab.native import memory
 from infra_lab.step import BlockCopy
+
+
+def kv_cache_format(
+    config: ModelConfig,
+    block_size: int,
+    dtype: torch.dtype,
+    kv_cache_dtype: str = "auto",
+    sparse: bool = False,
+) -> KVCacheFormat:
+    """How each layer of the model keeps a block."""
+    heads, head_dim = config.num_key_value_heads, config.head_dim
+    return KVCacheFormat(heads, head_dim, block_size, dtype, kv_cache_dtype, sparse)
 
 
 def allocate_kv_cache(
@@ -19,18 +30,16 @@ def allocate_kv_cache(
     dtype: torch.dtype,
     device: torch.device,
     pretouch: bool = False,
+    kv_cache_dtype: str = "auto",
+    sparse: bool = False,
 ) -> list[LayerKVCache]:
     """One LayerKVCache a layer, zeroed: padding and the null block must hold finite numbers.
     With `pretouch` all of it is in memory when this returns."""
-    shape = (num_blocks, block_size, 2, config.num_key_value_heads, config.head_dim)
-    layers = range(config.num_hidden_layers)
-    if device.type == "cpu":
-        caches = [LayerKVCache(memory.zeros(shape, dtype)) for _ in layers]
-    else:
-        caches = [LayerKVCache(torch.zeros(shape, dtype=dtype, device=device)) for _ in layers]
+    layout = kv_cache_format(config, block_size, dtype, kv_cache_dtype, sparse)
+    caches = [layout.allocate(num_blocks, device) for _ in range(config.num_hidden_layers)]
     if pretouch:
-        for cache in caches:
-            cache.storage.zero_()
+        for tensor in (tensor for cache in caches for tensor in cache.tensors):
+            tensor.zero_()
     return caches
 
 
@@ -38,8 +47,7 @@ def copy_blocks(caches: Sequence[LayerKVCache], copies: Sequence[BlockCopy]) -> 
     """Copies whole blocks in every layer, as if all sources were read before any is written."""
     if not copies:
         return
-    device = caches[0].storage.device
-    sources = torch.tensor([copy.source for copy in copies], device=device)
-    targets = torch.tensor([copy.target for copy in copies], device=device)
+    sources = [copy.source for copy in copies]
+    targets = [copy.target for copy in copies]
     for cache in caches:
-        cache.storage.index_copy_(0, targets, cache.storage.index_select(0, sources))
+        cache.copy_blocks(sources, targets)

@@ -46,12 +46,21 @@ class ModelRunner:
         grammars: GrammarCompiler | None = None,
         max_lora_rank: int = 64,
         num_host_blocks: int = 0,
+        kv_cache_dtype: str = "auto",
+        sparse_kv: bool = False,
     ) -> None:
         self.model = model
         self.backend = backend
         self.block_size = block_size
         self.caches = allocate_kv_cache(
-            model.config, num_blocks, block_size, model.dtype, model.device, pretouch_kv_cache
+            model.config,
+            num_blocks,
+            block_size,
+            model.dtype,
+            model.device,
+            pretouch_kv_cache,
+            kv_cache_dtype,
+            sparse_kv,
         )
         self.host_cache = host_kv_cache(self.caches, num_host_blocks) if num_host_blocks else None
         self.timings = StepTimings()

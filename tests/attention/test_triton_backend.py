@@ -151,6 +151,27 @@ def test_normalised_queries_and_keys_give_the_same_ids(qwen3: Path) -> None:
     assert_same_ids(qwen3, [PROMPT[:30], PROMPT[:7]], max_num_batched_tokens=16, max_num_seqs=4)
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["int8_per_token_head", "fp8_per_token_head"])
+def test_a_quantized_cache_gives_the_same_ids(llama: Path, kv_cache_dtype: str) -> None:
+    """In chunks, behind a cached prefix, beside decodes."""
+    steps = assert_same_ids(
+        llama, [PROMPT[:21], PROMPT[:5], [*PROMPT[:21], 5, 6]], block_size=4,
+        max_num_batched_tokens=16, max_num_seqs=2, kv_cache_dtype=kv_cache_dtype,
+    )  # fmt: skip
+    assert any(step.prefix_hit_tokens for step in steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_cache_dtype", ["int8_per_token_head", "fp8_per_token_head"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_quantized_cache_of_normalised_keys_runs_to_the_end(
+    qwen3: Path, dtype: str, kv_cache_dtype: str
+) -> None:
+    settings = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype, "max_num_batched_tokens": 16}
+    ids, _ = generate(qwen3, "triton", [PROMPT[:30], PROMPT[:7]], max_num_seqs=4, **settings)
+    assert all(len(row) == 4 and max(row) < VOCABULARY for row in ids)
+
+
 def test_sampled_requests_of_every_kind_in_one_batch_give_the_same_ids(llama: Path) -> None:
     kinds = [
         SamplingParams(temperature=0.8, seed=1, ignore_eos=True),

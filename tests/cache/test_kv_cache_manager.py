@@ -231,6 +231,19 @@ def test_where_the_last_block_is_full_nothing_is_copied() -> None:
     assert manager.take_block_copies() == []
 
 
+def test_a_fork_that_rewrites_slots_copies_all_its_blocks_first() -> None:
+    """A request with a KV budget puts its newest token in any slot."""
+    manager = KVCacheManager(11, BLOCK)
+    start(manager, "a", list(range(40)))
+    manager.fork("a", "b")
+    assert manager.allocate_slots("b", 40, 0, rewrites_slots=True) == []
+    assert manager.block_ids("b") == [4, 5, 6]
+    assert manager.take_block_copies() == [BlockCopy(1, 4), BlockCopy(2, 5), BlockCopy(3, 6)]
+    assert manager.allocate_slots("a", 40, 0, rewrites_slots=True) == []
+    assert manager.take_block_copies() == [], "nobody shares its blocks any more"
+    manager.check_integrity()
+
+
 def test_a_shared_block_behind_all_content_is_replaced_and_not_copied() -> None:
     """Blocks of a draft that was rejected hold nothing worth copying."""
     manager = KVCacheManager(11, BLOCK)

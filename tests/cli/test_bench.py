@@ -52,7 +52,9 @@ def tiny_config(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["throughput", "latency", "peers", "policies", "resume"])
+@pytest.mark.parametrize(
+    "command", ["throughput", "latency", "perplexity", "peers", "policies", "resume"]
+)
 def test_every_help_has_an_example(bench: Run, command: str) -> None:
     status, out, _ = bench(command, "--help")
     assert status == 0
@@ -79,6 +81,11 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["policies", "--policy", "static", "--aging-steps", "5"], "none of static ages"),
         (["policies", "--num-blocks", "0"], "--num-blocks must be at least 1, not 0"),
         (["policies", "--num-blocks", "3"], "a prompt of"),
+        (["perplexity", "--window", "1"], "--window must be at least 2, not 1"),
+        (["perplexity", "--budget", "0"], "--budget must be from 1 to 100 percent, not 0"),
+        (["perplexity", "--budget", "101"], "--budget must be from 1 to 100 percent, not 101"),
+        (["perplexity", "--kv-cache-dtype", "int4"], "no kv_cache_dtype 'int4'"),
+        (["perplexity", "--text", "./no/such.txt"], "no/such.txt cannot be read as text"),
         (["peers"], "name at least one peer"),
         (["peers", "--peer", "sglang"], "no peer 'sglang'"),
         (["peers", "--peer", "vllm"], "give one for each peer"),
@@ -105,6 +112,14 @@ def test_requests_longer_than_the_context_are_refused_before_anything_is_loaded(
     status, _, err = bench(command, "--model", tiny_config, *lengths, *extra)
     assert status == 2
     assert "make 65, but the model's context is 64" in err
+
+
+def test_a_window_longer_than_the_context_is_refused_before_anything_is_loaded(
+    bench: Run, tiny_config: str
+) -> None:
+    status, _, err = bench("perplexity", "--model", tiny_config, "--window", "64")
+    assert status == 2
+    assert "--window 64 does not fit the model's context of 64 tokens" in err
 
 
 def test_a_model_that_is_not_there_is_named(bench: Run) -> None:

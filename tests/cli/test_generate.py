@@ -34,6 +34,30 @@ def test_generate_takes_a_prompt_without_an_option(run_command: Run) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.parametrize(
+    "options",
+    [("--kv-cache-dtype", "int8_per_token_head"), ("--kv-budget", "24")],
+)
+def test_generate_answers_the_same_from_a_smaller_cache(
+    run_command: Run, options: tuple[str, str]
+) -> None:
+    result = run_command("generate", QUESTION, "--temperature", "0", *options)
+    assert (result.status, result.out) == (0, "The capital of France is Paris.\n")
+
+
+@pytest.mark.model
+def test_generate_refuses_a_budget_of_nothing_and_a_cache_it_does_not_know(
+    run_command: Run,
+) -> None:
+    result = run_command("generate", QUESTION, "--kv-budget", "0")
+    assert (result.status, result.out) == (2, "")
+    assert "--kv-budget must be at least 1, not 0" in result.err
+    result = run_command("generate", QUESTION, "--kv-cache-dtype", "int4")
+    assert (result.status, result.out) == (2, "")
+    assert "kv_cache_dtype must be one of auto, int8_per_token_head" in result.err
+
+
+@pytest.mark.model
 def test_generate_prints_one_json_object(run_command: Run) -> None:
     arguments = ("--max-tokens", "4", "--seed", "1", "-n", "2", "--json")
     result = run_command("generate", "--prompt", QUESTION, *arguments)

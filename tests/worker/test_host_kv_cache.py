@@ -11,7 +11,6 @@ from infra_lab.attention.backend import LayerKVCache
 from infra_lab.step import BlockCopy, ScheduledRequest, SchedulerOutput
 from infra_lab.worker.host_kv_cache import (
     PinnedKVCache,
-    block_tensors,
     host_kv_cache,
     written_blocks,
 )
@@ -28,7 +27,7 @@ def make_caches(device: str = "cpu") -> list[LayerKVCache]:
 
 
 def contents(caches: list[LayerKVCache]) -> list[torch.Tensor]:
-    return [tensor.clone().cpu() for cache in caches for tensor in block_tensors(cache)]
+    return [tensor.clone().cpu() for cache in caches for tensor in cache.tensors]
 
 
 def pairs(num_sources: int, num_targets: int) -> st.SearchStrategy[list[BlockCopy]]:
