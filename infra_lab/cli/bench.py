@@ -12,12 +12,16 @@ import typer
 
 from infra_lab.cli.options import (
     AsJson,
+    BlockSize,
     CacheDir,
     Command,
     Dtype,
     KVCacheDtype,
     KVCacheMB,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
     Model,
+    Threads,
     count_option,
     new_app,
 )
@@ -46,16 +50,6 @@ StreamOutputLen = Annotated[
     int, typer.Option(metavar="N", help="Output tokens of a single-stream request.")
 ]
 WorkloadSeed = Annotated[int, typer.Option(metavar="N", help="Seeds lengths and token ids.")]
-Threads = Annotated[
-    int | None, count_option("Threads for arithmetic; default: the engine's own choice.")
-]
-MaxNumSeqs = Annotated[
-    int | None, typer.Option(metavar="N", help="Requests that may run in one step.")
-]
-MaxNumBatchedTokens = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens that one step may compute.")
-]
-BlockSize = Annotated[int | None, typer.Option(metavar="N", help="Tokens in one KV-cache block.")]
 
 
 @app.command(

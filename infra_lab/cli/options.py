@@ -91,6 +91,16 @@ KVCacheDtype = Annotated[
         help="auto (as --dtype), int8_per_token_head, fp8_per_token_head, int8_per_channel_keys.",
     ),
 ]
+Threads = Annotated[
+    int | None, count_option("Threads for arithmetic; default: the engine's own choice.")
+]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option(metavar="N", help="Requests that may run in one step.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens that one step may compute.")
+]
+BlockSize = Annotated[int | None, typer.Option(metavar="N", help="Tokens in one KV-cache block.")]
 KVCacheMB = Annotated[int | None, count_option("Memory of the KV pool, in MB.", "--kv-cache-mb")]
 LoraPath = Annotated[
     Path | None,

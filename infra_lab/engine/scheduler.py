@@ -182,10 +182,12 @@ class Scheduler:
             elif request is not None and request.status is RequestStatus.RUNNING:
                 updates.append(self._update_request(request, item, model_output))
                 self._fork(request, forks)
-                self._release_if_finished(request)
+                if request.is_finished:
+                    self._release(request)
             for fork in reversed(forks):
                 updates.append(self._update_request(fork, item, model_output))
-                self._release_if_finished(fork)
+                if fork.is_finished:
+                    self._release(fork)
                 if fork.status is RequestStatus.WAITING:  # its leader was aborted meanwhile
                     self._queues.wait(fork)
         updates = [update for update in updates if update.new_token_ids or update.prompt_logprobs]
@@ -386,10 +388,6 @@ class Scheduler:
             finish_reason=request.status.finish_reason,
             stop_reason=request.stop_reason,
         )
-
-    def _release_if_finished(self, request: Request) -> None:
-        if request.is_finished:
-            self._release(request)
 
     def _release(self, request: Request) -> None:
         """Forget an ended request; the worker hears of it with the next step."""
