@@ -15,16 +15,21 @@ from infra_lab.cli.options import (
     BlockSize,
     CacheDir,
     Command,
+    DraftLayers,
+    DraftModel,
     Dtype,
     KVCacheDtype,
     KVCacheMB,
     MaxNumBatchedTokens,
     MaxNumSeqs,
     Model,
+    NumSpeculativeTokens,
+    Speculative,
     Threads,
     count_option,
     new_app,
 )
+from infra_lab.cli.session import speculative_config
 from infra_lab.cli.terminal import make_console, print_json, print_table
 from infra_lab.errors import InfraLabError, UsageError
 
@@ -84,6 +89,10 @@ def throughput(
     swap_space_mb: Annotated[
         int | None, count_option("Host memory for preempted requests, in MB.", "--swap-space-mb")
     ] = None,
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,6 +122,9 @@ def throughput(
         swap_space_bytes=None if swap_space_mb is None else swap_space_mb * 1_000_000,
         kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
         kv_cache_dtype=kv_cache_dtype,
+        speculative=speculative_config(
+            speculative, num_speculative_tokens, draft_model, draft_layers
+        ),
     )
     say = _progress()
     say(f"loading {model}")
@@ -144,6 +156,10 @@ def latency(
     dtype: Dtype = "auto",
     threads: Threads = None,
     kv_cache_dtype: KVCacheDtype = "auto",
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,7 +178,10 @@ def latency(
     workload = Workload(repeat, prompt_len, prompt_len, output_len, output_len, seed=seed)
     path, config = model_shape(model, cache_dir)
     workload = workload.for_model(config)
-    settings = EngineSettings(dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype)
+    drafting = speculative_config(speculative, num_speculative_tokens, draft_model, draft_layers)
+    settings = EngineSettings(
+        dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype, speculative=drafting
+    )
     say = _progress()
     say(f"loading {model}")
     steps = StepRecorder()
