@@ -4,6 +4,7 @@ without; under sampling with a drawn draft, the same law."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.tokenizer import Tokenizer
 from infra_lab.outputs import RequestOutput
-from infra_lab.sampling_params import SamplingParams
+from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.speculative_config import SpeculativeConfig
 
 VOCAB, EOS = 13, 5
@@ -86,9 +87,10 @@ def make_engine(
     )
 
 
-def run(
-    engine: EngineCore, requests: list[tuple[list[int], SamplingParams]]
-) -> list[RequestOutput]:
+Requests = Sequence[tuple[list[int], SamplingParams | BeamSearchParams]]
+
+
+def run(engine: EngineCore, requests: Requests) -> list[RequestOutput]:
     """Final outputs in order; the accounts are checked after every step."""
     for place, (prompt, params) in enumerate(requests):
         engine.add_request(f"r{place}", prompt, params)
@@ -185,6 +187,21 @@ def test_preemption_and_drafts_really_meet(target: Path, small: Path, plain: Eng
         assert seen(outputs) == expected
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
         assert sum(output.metrics.num_accepted_tokens for output in outputs) > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_beam_search_beside_drafts_finds_what_it_finds_without(
+    target: Path, small: Path, plain: EngineCore, method: str
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    requests: Requests = [
+        (SHARED[:6], params),
+        (SHARED[:9], BeamSearchParams(beam_width=3, max_tokens=10)),
+        (SHARED[:6], params),
+    ]
+    expected = seen(run(plain, requests))
+    for pool in ({"block_size": 4, "num_blocks": 40}, {"block_size": 4, "num_blocks": 16}):
+        assert seen(run(make_engine(target, small, METHODS[method], **pool), requests)) == expected
 
 
 @settings(max_examples=15)
