@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from hypothesis.stateful import rule
 
 from infra_lab.engine.request import Request
 from infra_lab.engine.speculation import Speculation
@@ -104,23 +104,29 @@ class OracleProposer:
 class SpeculatingMachine(SchedulerMachine):
     """All that the scheduler's machine does, with drafts of every kind between the steps."""
 
-    @initialize(
+    def __init__(self) -> None:
+        super().__init__()
+        self.speculation: Speculation | None = None
+
+    @rule(
         k=st.integers(1, 6),
         share_wrong=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
         seed=st.integers(0, 9),
         adaptive=st.booleans(),
     )
-    def speculate(self, k: int, share_wrong: float, seed: int, adaptive: bool) -> None:
-        self.settings_of = SpeculativeConfig("ngram", num_speculative_tokens=k, adaptive=adaptive)
-        self.proposer = OracleProposer(share_wrong, seed)
-        self.speculation: Speculation | None = None
+    def draft_from_now_on(self, k: int, share_wrong: float, seed: int, adaptive: bool) -> None:
+        settings_of = SpeculativeConfig("ngram", num_speculative_tokens=k, adaptive=adaptive)
+        proposer = OracleProposer(share_wrong, seed)
+        self.speculation = Speculation(
+            settings_of, proposer, self.kv_cache, MAX_MODEL_LEN, row_cost=0.05
+        )
 
     def _step(self, aborted_in_flight: str | None = None) -> None:
-        if self.speculation is None:
+        if not isinstance(self.model, VerifyingModel):
             self.model = VerifyingModel(self.model.block_size)
-            self.speculation = Speculation(
-                self.settings_of, self.proposer, self.kv_cache, MAX_MODEL_LEN, row_cost=0.05
-            )
+        if self.speculation is None:
+            self.draft_from_now_on(k=3, share_wrong=0.3, seed=0, adaptive=False)
+        assert self.speculation is not None
         super()._step(aborted_in_flight)
         self.speculation.observe(*self.model.last)
         self.speculation.propose(self.scheduler.running)
