@@ -218,6 +218,8 @@ class EngineCore:
         started = time.monotonic()
         scheduler_output = self.scheduler.schedule()
         self._note_scheduled(scheduler_output, started)
+        if self.speculation is not None:
+            self.speculation.forget(scheduler_output.finished_request_ids)
         scheduled = time.monotonic()
         try:
             model_output = self.executor.execute(scheduler_output)

@@ -9,7 +9,7 @@ nothing special to anybody. Torch-free.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.engine.request import Request
@@ -53,13 +53,16 @@ class Speculation:
         self._cost = StepCost(row_cost, proposer.relative_cost)
         self._lengths: dict[str, DraftLength] = {}
 
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop what is kept of requests that have ended, before their ids are used again."""
+        for request_id in request_ids:
+            self._lengths.pop(request_id, None)
+            self._proposer.forget(request_id)
+
     def observe(
         self, scheduler_output: SchedulerOutput, model_output: ModelOutput
     ) -> dict[str, tuple[int, int]]:
         """Takes a step in; returns (drafted, accepted) of each request with a verified draft."""
-        for request_id in scheduler_output.finished_request_ids:
-            self._lengths.pop(request_id, None)
-            self._proposer.forget(request_id)
         verified = {}
         for item in scheduler_output.scheduled:
             sampled = model_output.sampled_token_ids.get(item.request_id)

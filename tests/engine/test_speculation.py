@@ -108,6 +108,15 @@ class SpeculatingMachine(SchedulerMachine):
         super().__init__()
         self.speculation: Speculation | None = None
 
+    @property
+    def model(self) -> VerifyingModel:
+        return self._model
+
+    @model.setter
+    def model(self, given: FakeModel) -> None:
+        """Whatever model a machine is built with, it verifies."""
+        self._model = VerifyingModel(given.block_size)
+
     @rule(
         k=st.integers(1, 6),
         share_wrong=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
@@ -122,12 +131,11 @@ class SpeculatingMachine(SchedulerMachine):
         )
 
     def _step(self, aborted_in_flight: str | None = None) -> None:
-        if not isinstance(self.model, VerifyingModel):
-            self.model = VerifyingModel(self.model.block_size)
         if self.speculation is None:
             self.draft_from_now_on(k=3, share_wrong=0.3, seed=0, adaptive=False)
         assert self.speculation is not None
         super()._step(aborted_in_flight)
+        self.speculation.forget(self.model.last[0].finished_request_ids)
         self.speculation.observe(*self.model.last)
         self.speculation.propose(self.scheduler.running)
         self.scheduler.check_integrity()
@@ -153,6 +161,7 @@ class Loop:
     def step(self) -> dict[str, int]:
         """Computes one step; returns how many tokens of each request were in it."""
         scheduled = self.scheduler.schedule()
+        self.speculation.forget(scheduled.finished_request_ids)
         output = self.model.execute(scheduled)
         self.speculation.observe(scheduled, output)
         self.scheduler.update_from_output(scheduled, output)

@@ -334,6 +334,26 @@ def test_steps_and_requests_tell_how_their_drafts_fared(target: Path, small: Pat
     assert computed == 6 + 9 + 2 * 19 + rejected
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_that_fails_leaves_nothing_of_an_ended_request_behind(
+    target: Path, small: Path, plain: EngineCore, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the step that would have told of the end of r0, whose id is then used again."""
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    engine = make_engine(target, small, METHODS[method])
+    run(engine, [(SHARED[:8], params)])
+    engine.add_request("other", SHARED[:5], params)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.executor, "execute", lambda step: 1 / 0)
+        (failed,) = engine.step()
+    assert failed.error is not None
+    proposer = engine.speculation._proposer  # type: ignore[union-attr]
+    kept = proposer._indexes if method == "ngram" else proposer._states  # type: ignore[attr-defined]
+    assert not kept
+    again = [(SHARED[3:9], params)]
+    assert seen(run(engine, again)) == seen(run(plain, again))
+
+
 @pytest.mark.parametrize(("wanted", "said"), [(1, "started without speculation"), (0, None)])
 def test_a_request_that_wants_drafts_of_an_engine_without_is_refused(
     plain: EngineCore, wanted: int, said: str | None
