@@ -248,11 +248,9 @@ class EngineCore:
             self.speculation.propose(self.scheduler.running)
         if self.event_log.enabled:
             times_s = (started, scheduled, executed, updated, time.monotonic())
-            stats, timings = self.scheduler.stats(), self.executor.timings
+            number, stats, timings = self._num_steps, self.scheduler.stats(), self.executor.timings
             self.event_log.append(
-                step_event(
-                    self._num_steps, scheduler_output, updates, verified, stats, timings, times_s
-                )
+                step_event(number, scheduler_output, updates, verified, stats, timings, times_s)
             )
         self._num_steps += 1
 
