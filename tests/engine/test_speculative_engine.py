@@ -190,6 +190,39 @@ def test_preemption_and_drafts_really_meet(target: Path, small: Path, plain: Eng
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "kv_cache_dtype", ["int8_per_token_head", "fp8_per_token_head", "int8_per_channel_keys"]
+)
+def test_drafts_leave_no_trace_in_a_quantized_cache(
+    target: Path, small: Path, kv_cache_dtype: str, method: str
+) -> None:
+    """Not even in keys that are coded sixteen tokens at a time: no draft completes a group."""
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    requests = [(SHARED[:length], params) for length in (3, 9, 14, 16)]
+    pool: dict[str, Any] = {"block_size": 32, "kv_cache_dtype": kv_cache_dtype}
+    expected = seen(run(make_engine(target, small, None, **pool), requests))
+    outputs = run(make_engine(target, small, METHODS[method], **pool), requests)
+    assert seen(outputs) == expected
+    drafted = sum(output.metrics.num_draft_tokens for output in outputs)
+    assert drafted > sum(output.metrics.num_accepted_tokens for output in outputs) > 0
+
+
+def test_a_request_with_a_budget_is_not_drafted_for_and_cannot_ask_for_it(
+    target: Path, small: Path
+) -> None:
+    engine = make_engine(target, small, NGRAM, sparse_kv=True)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, kv_budget=8)
+    free = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    requests = [(SHARED[:9], params), (SHARED[:9], free)]
+    plain = make_engine(target, small, None, sparse_kv=True)
+    outputs = run(engine, requests)
+    assert seen(outputs) == seen(run(plain, requests))
+    assert [output.metrics.num_draft_tokens > 0 for output in outputs] == [False, True]
+    with pytest.raises(InvalidRequestError, match="kv_budget=8 cannot be honoured together"):
+        engine.validate([1], SamplingParams(kv_budget=8, num_speculative_tokens=2))
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_beam_search_beside_drafts_finds_what_it_finds_without(
     target: Path, small: Path, plain: EngineCore, method: str
 ) -> None:
