@@ -93,8 +93,9 @@ def test_preempted_requests_keep_the_same_tokens_when_they_come_back(folder: Pat
     expected = run(build(folder), requests)
     engine = build(folder, num_blocks=7, enable_prefix_caching=False)
     preempted = []
-    preempt = engine.scheduler._preempt
-    engine.scheduler._preempt = lambda victim, step: (  # type: ignore[method-assign]
+    preemption = engine.scheduler._preemption
+    preempt = preemption.preempt
+    preemption.preempt = lambda victim, step: (  # type: ignore[method-assign]
         preempted.append(victim.request_id),
         preempt(victim, step),
     )[1]
