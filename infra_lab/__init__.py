@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
     from infra_lab.outputs import CompletionOutput, RequestOutput
     from infra_lab.sampling_params import BeamSearchParams, SamplingParams
+    from infra_lab.speculative_config import SpeculativeConfig
     from infra_lab.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "EngineCore",
     "RequestOutput",
     "SamplingParams",
+    "SpeculativeConfig",
     "StructuredOutputsParams",
     "__version__",
 ]
@@ -37,6 +39,7 @@ _HOME_OF = {
     "EngineCore": "infra_lab.engine.engine_core",
     "BeamSearchParams": "infra_lab.sampling_params",
     "SamplingParams": "infra_lab.sampling_params",
+    "SpeculativeConfig": "infra_lab.speculative_config",
     "StructuredOutputsParams": "infra_lab.structured_outputs",
     "EngineConfig": "infra_lab.config",
     "RequestOutput": "infra_lab.outputs",

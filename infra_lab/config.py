@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from infra_lab.errors import UsageError
 from infra_lab.sampling_params import SamplingParams
+from infra_lab.speculative_config import SpeculativeConfig
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
@@ -65,6 +66,7 @@ class EngineConfig:
             engine.swap_cost.
         swap_bytes_per_s: what "auto" reckons with; None measures it at start-up.
         recompute_tokens_per_s: what "auto" reckons with; None measures it while running.
+        speculative: who drafts tokens to be verified in the next step; None drafts none.
     """
 
     block_size: int = 16
@@ -92,6 +94,7 @@ class EngineConfig:
     preemption_mode: str = "auto"
     swap_bytes_per_s: float | None = None
     recompute_tokens_per_s: float | None = None
+    speculative: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_lora_rank"):
@@ -118,6 +121,23 @@ class EngineConfig:
             raise UsageError(
                 f"max_num_seqs ({self.max_num_seqs}) must not exceed max_num_batched_tokens "
                 f"({self.max_num_batched_tokens}): every running request needs one of its tokens"
+            )
+        self._check_speculative()
+
+    def _check_speculative(self) -> None:
+        given = self.speculative
+        if given is None:
+            return
+        if not isinstance(given, SpeculativeConfig):
+            raise UsageError(
+                f"speculative must be a SpeculativeConfig or None, not {given!r}: "
+                f'give SpeculativeConfig("ngram"), for one'
+            )
+        if given.num_speculative_tokens >= self.max_num_batched_tokens:
+            raise UsageError(
+                f"num_speculative_tokens ({given.num_speculative_tokens}) and the token before "
+                f"them do not fit a step of max_num_batched_tokens "
+                f"({self.max_num_batched_tokens}): lower the one or raise the other"
             )
 
     def _check_policy(self) -> None:

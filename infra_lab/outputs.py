@@ -43,6 +43,8 @@ class RequestMetrics:
     tpot_s: mean time per output token after the first.
     peak_kv_blocks: of a request with several samples, the KV blocks that they held together when
         they would have held the most without sharing, which is peak_kv_blocks_unshared.
+    num_draft_tokens, num_accepted_tokens: drafted tokens that were verified, and those that stood;
+    an accepted one may still lie behind the end of the output.
     """
 
     arrival_time_s: float
@@ -53,6 +55,8 @@ class RequestMetrics:
     num_preemptions: int = 0
     peak_kv_blocks: int = 0
     peak_kv_blocks_unshared: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def queue_time_s(self) -> float | None:

@@ -70,6 +70,8 @@ class SamplingParams:
             newest half, and of the older ones those that received most attention (H2O; see
             attention.heavy_hitters). None keeps all. For engines with `sparse_kv`; the request
             takes no part in prefix caching.
+        num_speculative_tokens: most tokens drafted for this request in one step: 0 drafts none,
+            None is the engine's own number. More than that is refused.
     """
 
     n: int = 1
@@ -94,6 +96,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
     kv_budget: int | None = None
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self._normalise_integers()
@@ -160,6 +163,9 @@ class SamplingParams:
         if self.kv_budget is not None:
             todo = "leave it at None to keep every token"
             self._set("kv_budget", _integer("kv_budget", self.kv_budget, 1, todo=todo))
+        if self.num_speculative_tokens is not None:
+            name, todo = "num_speculative_tokens", "leave it at None for the engine's own number"
+            self._set(name, _integer(name, self.num_speculative_tokens, 0, todo=todo))
         for name in ("logprobs", "prompt_logprobs"):
             if (value := getattr(self, name)) is not None:
                 todo = "leave it at None for no log-probabilities"

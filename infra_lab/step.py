@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from infra_lab.sampling_params import SamplingParams
 
@@ -40,19 +41,47 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that may follow a request's known ones, to be verified by the model.
+
+    Attributes:
+        token_ids: the guess, in order; empty for none.
+        probabilities: the distributions that they were drawn from, a tensor of
+            [len(token_ids), vocabulary]; None where nothing was drawn and each was certain.
+    """
+
+    token_ids: Sequence[int] = ()
+    probabilities: Any = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def first(self, count: int) -> Draft:
+        """The draft without what follows its first `count` tokens."""
+        if count >= len(self):
+            return self
+        rows = None if self.probabilities is None else self.probabilities[:count]
+        return Draft(self.token_ids[:count], rows)
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledRequest:
     """One request's share of a step: compute `token_ids` at positions
     `num_computed_tokens`, `num_computed_tokens + 1`, ...
 
     Attributes:
         block_ids: the request's whole block table, long enough for all positions computed.
-        samples: whether the last of `token_ids` is the last known token, so that the worker
-            must sample the next one. A prefill chunk that is not the last one samples nothing.
+        samples: whether `token_ids` go up to the last known token, so that the worker must
+            sample the next one. A prefill chunk that is not the last one samples nothing.
         prompt_logprobs_from: first position of this chunk whose successor is a prompt token
             with log-probabilities still owed to the caller; None if none are owed.
         forks: requests with the same tokens that sample from the same logits, and go on from there.
         kv_budget: most tokens that stay in `block_ids`, which are then too few for all positions;
             None if all stay.
+        draft: what stands in `token_ids` behind the last known token, to be verified.
     """
 
     request_id: str
@@ -64,6 +93,12 @@ class ScheduledRequest:
     is_prompt_chunk: bool = False
     forks: tuple[str, ...] = ()
     kv_budget: int | None = None
+    draft: Draft = NO_DRAFT
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one computed."""
+        return self.num_computed_tokens + len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ MAX_LINES = 400
 VOCABULARY = {
     "errors",
     "config",
+    "speculative_config",
     "step",
     "sampling_params",
     "structured_outputs",
@@ -47,7 +48,7 @@ EDGES: dict[str, set[str]] = {
     "native": set(),
     "practice": set(),
     "sampling": {"kernels"},
-    "speculative": set(),
+    "speculative": {"worker"},
 }
 
 TORCH_FREE = [
@@ -68,6 +69,12 @@ TORCH_FREE = [
     "infra_lab.models.config",
     "infra_lab.models.parameters",
     "infra_lab.kernels_guard",
+    "infra_lab.engine.speculation",
+    "infra_lab.speculative.acceptance",
+    "infra_lab.speculative.draft_blocks",
+    "infra_lab.speculative.draft_length",
+    "infra_lab.speculative.ngram",
+    "infra_lab.speculative.proposer",
 ]
 TORCH_FREE_PATTERNS = [
     "cache/*.py",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from infra_lab.errors import InfraLabError
 from infra_lab.models.config import ModelConfig
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import SamplingParams
+from infra_lab.speculative_config import SpeculativeConfig
 
 Clock = Callable[[], float]
 
@@ -57,11 +58,19 @@ class EngineSettings:
     swap_space_bytes: int | None = None
     kv_cache_dtype: str | None = None
     sparse_kv: bool | None = None
+    speculative: SpeculativeConfig | None = None
 
     def engine_config(self) -> dict[str, Any]:
         """The fields that go to the engine; `threads` is torch's, not the engine's."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {k: v for k, v in values.items() if v is not None and k != "threads"}
+
+    def described(self) -> dict[str, Any]:
+        """The same, JSON-ready, for a report."""
+        config = self.engine_config()
+        if self.speculative is not None:
+            config["speculative"] = asdict(self.speculative)
+        return config
 
 
 class MeasurementError(InfraLabError):

@@ -61,6 +61,6 @@ def latency_report(
         "model": model,
         "dtype": effective_dtype(settings, config),
         "threads": arithmetic_threads(),
-        "engine": settings.engine_config(),
+        "engine": settings.described(),
         "machine": machine_facts(),
     }

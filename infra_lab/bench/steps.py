@@ -10,7 +10,15 @@ from itertools import pairwise
 
 from infra_lab.engine.event_log import Event, StepEvent
 
-PARTS = ("schedule_ms", "prepare_ms", "model_ms", "sample_ms", "execute_ms", "update_ms")
+PARTS = (
+    "schedule_ms",
+    "prepare_ms",
+    "model_ms",
+    "sample_ms",
+    "execute_ms",
+    "update_ms",
+    "propose_ms",
+)
 
 
 @dataclass(slots=True)
@@ -38,6 +46,10 @@ class StepRecorder:
             "total_ms": sum(step.total_ms for step in self.steps),
             "scheduled_tokens": sum(step.num_scheduled_tokens for step in self.steps),
         }
+        drafted = sum(step.num_draft_tokens for step in self.steps)
+        if drafted:
+            totals["draft_tokens"] = drafted
+            totals["accepted_tokens"] = sum(step.num_accepted_tokens for step in self.steps)
         for part in PARTS:
             values = [getattr(step, part) for step in self.steps]
             if None not in values:

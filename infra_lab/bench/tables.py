@@ -179,6 +179,10 @@ def _add_common_rows(table: Table, report: Mapping[str, Any]) -> None:
 def _add_step_rows(table: Table, step_time: Mapping[str, float]) -> None:
     steps, total = step_time["steps"], step_time["total_ms"]
     table.add_row("steps", f"{steps}, {total / steps:.1f} ms each")
+    if "draft_tokens" in step_time:
+        drafted, accepted = step_time["draft_tokens"], step_time["accepted_tokens"]
+        share = 100 * accepted / drafted
+        table.add_row("draft tokens accepted", f"{accepted} of {drafted}, {share:.1f} %")
     # `execute` is the sum of what the worker reports of itself, where it does.
     hidden = {"total_ms", "execute_ms"} if "model_ms" in step_time else {"total_ms"}
     for key, value in step_time.items():

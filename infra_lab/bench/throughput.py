@@ -70,6 +70,6 @@ def throughput_report(
         "threads": arithmetic_threads(),
         "step_time": steps.summary(),
         "workload": asdict(workload),
-        "engine": settings.engine_config(),
+        "engine": settings.described(),
         "machine": machine_facts(),
     }

@@ -10,46 +10,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from infra_lab.cli.bench_options import (
+    NumRequests,
+    OutputLen,
+    PromptLen,
+    StreamOutputLen,
+    StreamPromptLen,
+    WorkloadSeed,
+    progress,
+)
+from infra_lab.cli.bench_peers import peers
 from infra_lab.cli.options import (
     AsJson,
     BlockSize,
     CacheDir,
     Command,
+    DraftLayers,
+    DraftModel,
     Dtype,
     KVCacheDtype,
     KVCacheMB,
     MaxNumBatchedTokens,
     MaxNumSeqs,
     Model,
+    NumSpeculativeTokens,
+    Speculative,
     Threads,
     count_option,
     new_app,
 )
-from infra_lab.cli.terminal import make_console, print_json, print_table
-from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.cli.session import speculative_config
+from infra_lab.cli.terminal import print_json, print_table
+from infra_lab.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 app = new_app(
     help="Measure throughput and latency, here and beside other engines.",
     epilog="Example: infra-lab bench throughput",
 )
-
-NumRequests = Annotated[int, typer.Option(metavar="N", help="Requests in the batch.")]
-PromptLen = Annotated[
-    str, typer.Option(metavar="MIN:MAX", help="Prompt tokens: a range, or one number.")
-]
-OutputLen = Annotated[
-    str, typer.Option(metavar="MIN:MAX", help="Output tokens: a range, or one number.")
-]
-StreamPromptLen = Annotated[
-    int, typer.Option(metavar="N", help="Prompt tokens of a single-stream request.")
-]
-StreamOutputLen = Annotated[
-    int, typer.Option(metavar="N", help="Output tokens of a single-stream request.")
-]
-WorkloadSeed = Annotated[int, typer.Option(metavar="N", help="Seeds lengths and token ids.")]
 
 
 @app.command(
@@ -84,6 +84,10 @@ def throughput(
     swap_space_mb: Annotated[
         int | None, count_option("Host memory for preempted requests, in MB.", "--swap-space-mb")
     ] = None,
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,8 +117,11 @@ def throughput(
         swap_space_bytes=None if swap_space_mb is None else swap_space_mb * 1_000_000,
         kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
         kv_cache_dtype=kv_cache_dtype,
+        speculative=speculative_config(
+            speculative, num_speculative_tokens, draft_model, draft_layers
+        ),
     )
-    say = _progress()
+    say = progress()
     say(f"loading {model}")
     steps = StepRecorder()
     engine = open_engine(path, settings, steps)
@@ -144,6 +151,10 @@ def latency(
     dtype: Dtype = "auto",
     threads: Threads = None,
     kv_cache_dtype: KVCacheDtype = "auto",
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,8 +173,11 @@ def latency(
     workload = Workload(repeat, prompt_len, prompt_len, output_len, output_len, seed=seed)
     path, config = model_shape(model, cache_dir)
     workload = workload.for_model(config)
-    settings = EngineSettings(dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype)
-    say = _progress()
+    drafting = speculative_config(speculative, num_speculative_tokens, draft_model, draft_layers)
+    settings = EngineSettings(
+        dtype=dtype, threads=threads, kv_cache_dtype=kv_cache_dtype, speculative=drafting
+    )
+    say = progress()
     say(f"loading {model}")
     steps = StepRecorder()
     engine = open_engine(path, settings, steps)
@@ -238,85 +252,13 @@ def perplexity(
     settings = EngineSettings(dtype=dtype, threads=threads, block_size=block_size)
     formats = [name for name in kv_cache_dtype or KV_CACHE_DTYPES if name != "auto"]
     qualities = measure_cache_quality(
-        path, settings, content, window, formats, budget or [], _progress()
+        path, settings, content, window, formats, budget or [], progress()
     )
     report = perplexity_report(model, "its story" if text is None else text.name, window, qualities)
     if as_json:
         print_json(report)
     else:
         print_table(perplexity_table(report))
-
-
-@app.command(
-    cls=Command,
-    epilog="Example: infra-lab bench peers --peer vllm --python ~/vllm/bin/python "
-    "--peer transformers --repeat 3",
-)
-def peers(
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="vllm, transformers or llama.cpp; may be repeated."),
-    ] = None,
-    python: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="The Python that has the peer; one a peer, in order."),
-    ] = None,
-    model: Model = "smollm2-135m",
-    num_requests: NumRequests = 32,
-    prompt_len: PromptLen = "32:256",
-    output_len: OutputLen = "32:128",
-    stream_prompt_len: StreamPromptLen = 64,
-    stream_output_len: StreamOutputLen = 128,
-    streams: Annotated[
-        int, typer.Option(metavar="N", help="Single-stream requests in each run.")
-    ] = 2,
-    seed: WorkloadSeed = 0,
-    repeat: Annotated[int, count_option("Rounds: each runs every engine once.")] = 3,
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="What one run may take.")
-    ] = 1800.0,
-    cache_dir: CacheDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Our engine beside others, on the same token ids.
-
-    All run in turn, each run in a fresh process. A peer runs under a Python of its own, so that
-    its packages need not agree with ours. vllm and transformers get the weights in fp32,
-    dequantized once; llama.cpp reads the quantized .gguf file itself.
-    """
-    from functools import partial
-
-    from infra_lab.bench.comparison import comparison_report
-    from infra_lab.bench.contenders import contenders_for, job_for, pair_peers_with_pythons
-    from infra_lab.bench.engine import model_shape
-    from infra_lab.bench.peers import compare, run_in_child
-    from infra_lab.bench.tables import comparison_tables
-    from infra_lab.bench.workload import Workload, parse_range
-
-    if dtype == "auto":
-        raise UsageError("--dtype auto may mean another type to each engine: name one")
-    pairs = pair_peers_with_pythons(peer or [], python or [])
-    prompts = parse_range("--prompt-len", prompt_len)
-    outputs = parse_range("--output-len", output_len)
-    batch = Workload(num_requests, *prompts, *outputs, seed=seed)
-    stream_lengths = (stream_prompt_len, stream_prompt_len, stream_output_len, stream_output_len)
-    stream = Workload(streams, *stream_lengths, seed=seed + 1)
-    path, config = model_shape(model, cache_dir)
-    job = job_for(batch, stream, config, dtype, threads)
-    say = _progress()
-    contenders = contenders_for(pairs, path, cache_dir, say)
-    comparison = compare(contenders, job, repeat, partial(run_in_child, timeout_s=timeout), say)
-    report = comparison_report(comparison)
-    if as_json:
-        print_json(report)
-    else:
-        for table in comparison_tables(report):
-            print_table(table)
-    if comparison.failures:
-        reasons = [f"{name}: {reason}" for name, reason in comparison.failures.items()]
-        raise InfraLabError("an engine did not finish.\n" + "\n".join(reasons))
 
 
 @app.command(
@@ -383,7 +325,7 @@ def resume(
 
     path, config = model_shape(model, cache_dir)
     lengths = checked_lengths(tokens or [64, 256, 1024], config)
-    runs = compare_resume(path, lengths, repeat, dtype, seed, config, _progress())
+    runs = compare_resume(path, lengths, repeat, dtype, seed, config, progress())
     used = effective_dtype(EngineSettings(dtype=dtype), config)
     report = resume_report(model, used, lengths, repeat, runs)
     if as_json:
@@ -392,6 +334,8 @@ def resume(
         print_table(resume_table(report))
 
 
-def _progress() -> Callable[[str], None]:
-    console = make_console(stderr=True)
-    return lambda message: console.print(message, markup=False)
+app.command(
+    cls=Command,
+    epilog="Example: infra-lab bench peers --peer vllm --python ~/vllm/bin/python "
+    "--peer transformers --repeat 3",
+)(peers)

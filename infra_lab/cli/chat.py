@@ -14,6 +14,8 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Device,
+    DraftLayers,
+    DraftModel,
     Dtype,
     Events,
     KVCacheDtype,
@@ -21,12 +23,14 @@ from infra_lab.cli.options import (
     LoraPath,
     MaxTokens,
     Model,
+    NumSpeculativeTokens,
     Seed,
+    Speculative,
     Temperature,
     TopP,
     new_app,
 )
-from infra_lab.cli.session import EngineOptions, load_llm, open_event_log
+from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, speculative_config
 from infra_lab.cli.terminal import make_console, print_error
 from infra_lab.errors import InvalidRequestError, UsageError
 
@@ -58,6 +62,10 @@ def chat(
     attention: AttentionName = "auto",
     kv_cache_dtype: KVCacheDtype = "auto",
     kv_cache_mb: KVCacheMB = None,
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     events: Events = None,
     cache_dir: CacheDir = None,
 ) -> None:
@@ -68,8 +76,9 @@ def chat(
     from infra_lab.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    drafting = speculative_config(speculative, num_speculative_tokens, draft_model, draft_layers)
     options = EngineOptions(
-        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype
+        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype, drafting
     )
     opening: Messages = [] if system is None else [{"role": "system", "content": system}]
     lines = _typed() if sys.stdin.isatty() else _piped()

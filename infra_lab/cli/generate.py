@@ -14,6 +14,8 @@ from infra_lab.cli.options import (
     CacheDir,
     Command,
     Device,
+    DraftLayers,
+    DraftModel,
     Dtype,
     Events,
     KVCacheDtype,
@@ -21,14 +23,22 @@ from infra_lab.cli.options import (
     LoraPath,
     MaxTokens,
     Model,
+    NumSpeculativeTokens,
     Seed,
+    Speculative,
     Temperature,
     TopK,
     TopP,
     count_option,
     new_app,
 )
-from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, read_prompt
+from infra_lab.cli.session import (
+    EngineOptions,
+    load_llm,
+    open_event_log,
+    read_prompt,
+    speculative_config,
+)
 from infra_lab.cli.terminal import make_console, print_json
 from infra_lab.errors import InfraLabError, UsageError
 
@@ -110,6 +120,10 @@ def generate(
         int | None,
         count_option("Tokens kept in each KV head: heavy hitters and the newest; default: all."),
     ] = None,
+    speculative: Speculative = None,
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = None,
+    draft_layers: DraftLayers = None,
     events: Events = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
@@ -138,8 +152,9 @@ def generate(
     if beam_width is not None:
         _refuse_sampling_options(context)
         params = BeamSearchParams(beam_width, n, max_tokens, length_penalty)
+    drafting = speculative_config(speculative, num_speculative_tokens, draft_model, draft_layers)
     options = EngineOptions(
-        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype
+        model, cache_dir, dtype, device, kv_cache_mb, attention, lora, kv_cache_dtype, drafting
     )
     with open_event_log(events) as log:
         llm = load_llm(options, log, sparse_kv=kv_budget is not None)
@@ -225,6 +240,9 @@ def _report(output: RequestOutput) -> None:
             f"{metrics.peak_kv_blocks} KV blocks for {metrics.peak_kv_blocks_unshared} "
             f"({saved:.0%} shared)"
         )
+    if metrics.num_draft_tokens:
+        stood = f"{metrics.num_accepted_tokens} of {metrics.num_draft_tokens}"
+        parts.append(f"{stood} drafted tokens accepted")
     parts.append(f"finish: {output.outputs[0].finish_reason}")
     console.print(f"[dim]{', '.join(parts)}[/dim]")
 
@@ -251,5 +269,7 @@ def _as_dict(output: RequestOutput, prompt: str) -> dict[str, Any]:
         "tpot_s": metrics.tpot_s,
         "peak_kv_blocks": metrics.peak_kv_blocks,
         "peak_kv_blocks_unshared": metrics.peak_kv_blocks_unshared,
+        "num_draft_tokens": metrics.num_draft_tokens,
+        "num_accepted_tokens": metrics.num_accepted_tokens,
         "error": output.error,
     }

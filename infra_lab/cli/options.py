@@ -117,3 +117,16 @@ TopP = Annotated[
 ]
 TopK = Annotated[int, typer.Option(metavar="N", help="Sample among this many tokens; 0: all.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Makes sampling repeatable.")]
+Speculative = Annotated[
+    str | None,
+    typer.Option(metavar="METHOD", help="Draft tokens and verify them: ngram or draft_model."),
+]
+NumSpeculativeTokens = Annotated[
+    int | None, typer.Option(metavar="N", help="Most tokens drafted for a step; default: 4.")
+]
+DraftModel = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="The model that drafts, of the same vocabulary.")
+]
+DraftLayers = Annotated[
+    int | None, typer.Option(metavar="N", help="Draft with the model's own first N layers.")
+]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from infra_lab.engine.event_log import EventLog
     from infra_lab.engine.llm import LLM
+    from infra_lab.speculative_config import SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class EngineOptions:
     attention: str = "auto"
     lora: Path | None = None
     kv_cache_dtype: str = "auto"
+    speculative: SpeculativeConfig | None = None
 
     @property
     def lora_name(self) -> str | None:
@@ -45,7 +47,31 @@ class EngineOptions:
             "attention": self.attention,
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_bytes": kv_cache_bytes,
+            "speculative": self.speculative,
         }
+
+
+def speculative_config(
+    method: str | None,
+    num_speculative_tokens: int | None,
+    draft_model: str | None,
+    draft_layers: int | None,
+) -> SpeculativeConfig | None:
+    """From the options of that name; None without --speculative, which the others need."""
+    from infra_lab.speculative_config import SpeculativeConfig
+
+    settings = {
+        "num_speculative_tokens": num_speculative_tokens,
+        "draft_model": draft_model,
+        "draft_layers": draft_layers,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    if method is None:
+        if given:
+            option = next(iter(given)).replace("_", "-")
+            raise UsageError(f"--{option} needs --speculative ngram or --speculative draft_model")
+        return None
+    return SpeculativeConfig(method, **given)  # type: ignore[arg-type]
 
 
 def load_llm(options: EngineOptions, event_log: EventLog | None, **config: Any) -> LLM:

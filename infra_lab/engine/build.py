@@ -20,6 +20,7 @@ from infra_lab.attention.triton_backend import TritonAttentionBackend
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.cache.swap_space import SwapSpace
 from infra_lab.config import EngineConfig
+from infra_lab.engine.build_speculation import build_speculation, load_draft_model
 from infra_lab.engine.engine_core import EngineCore
 from infra_lab.engine.event_log import EngineStarted, EventLog
 from infra_lab.engine.input_processor import InputProcessor
@@ -50,12 +51,14 @@ def build_engine(
     config: EngineConfig,
     event_log: EventLog | None = None,
     on_tensor: Callable[[str], None] | None = None,
+    draft_checkpoint: Checkpoint | None = None,
 ) -> EngineCore:
     """Loads the weights and allocates the cache.
 
     Args:
         tokenizer: None for an engine that takes and gives token ids only.
         on_tensor: told the name of each tensor as it is read, for a progress bar.
+        draft_checkpoint: of the draft model that `config.speculative` names, if it names one.
 
     Raises:
         ModelLoadError: the checkpoint is damaged or unsupported.
@@ -70,7 +73,9 @@ def build_engine(
     model = model_class(model_config.architecture)(
         model_config, Weights(checkpoint, dtype, device, on_read=on_tensor), max_model_len
     )
-    num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
+    draft_model = load_draft_model(config, model, draft_checkpoint, max_model_len)
+    draft_config = None if draft_model is None else draft_model.config
+    num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device, draft_config)
     backend = choose_attention_backend(
         config.attention,
         model.attention_shape,
@@ -80,6 +85,11 @@ def build_engine(
         config.kv_cache_dtype,
         config.sparse_kv,
     )
+
+    def choose_draft_backend(shape: AttentionShape) -> AttentionBackend[Any]:
+        """A draft model keeps its keys and values as they are."""
+        return choose_attention_backend(config.attention, shape, config.block_size, dtype, device)
+
     grammars = None
     if tokenizer is not None:
         grammars = GrammarCompiler(tokenizer, model_config.vocab_size)
@@ -109,12 +119,17 @@ def build_engine(
             swap_cost=choose_swap_cost(config, runner.host_cache),
         ),
         executor=runner,
-        input_processor=InputProcessor(tokenizer, model_config.vocab_size, max_model_len, grammars),
+        input_processor=InputProcessor(
+            tokenizer, model_config.vocab_size, max_model_len, grammars, config.speculative
+        ),
         output_processor=OutputProcessor(tokenizer),
         # The tokenizer's, which are the checkpoint's, or its own where the checkpoint names none.
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else model_config.eos_token_ids,
         event_log=event_log,
         lora=LoRARegistry(runner.adapters, config.max_loras),
+        speculation=build_speculation(
+            config, model, draft_model, kv_cache, max_model_len, choose_draft_backend
+        ),
     )
     if engine.event_log.enabled:
         engine.event_log.append(_started(engine, checkpoint.path, num_blocks, max_model_len))
@@ -207,10 +222,14 @@ def choose_num_blocks(
     max_model_len: int,
     dtype: torch.dtype,
     device: torch.device,
+    draft_config: ModelConfig | None = None,
 ) -> int:
     """Usable blocks: as configured, else a share of free memory, and never more than
-    max_num_seqs requests of max_model_len could use."""
+    max_num_seqs requests of max_model_len could use. A draft model's keys and values, in blocks
+    of the same ids, come out of the same memory."""
     block_bytes = _block_bytes(config, model_config, dtype)
+    if draft_config is not None:
+        block_bytes += config.block_size * draft_config.kv_bytes_per_token(dtype.itemsize)
     available = _available_bytes(device)
     if config.num_blocks is not None:
         num_blocks = config.num_blocks

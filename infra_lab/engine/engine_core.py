@@ -12,33 +12,26 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_search import BeamGroup, beam_group
 from infra_lab.engine.event_log import EventLog, RequestArrived
+from infra_lab.engine.executor import Executor
 from infra_lab.engine.input_processor import InputProcessor, ProcessedInput
 from infra_lab.engine.lora_registry import LoRARegistry
 from infra_lab.engine.output_processor import OutputProcessor
 from infra_lab.engine.request import Request, RequestStatus, cache_keys
 from infra_lab.engine.scheduler import Scheduler
-from infra_lab.engine.step_log import request_finished, step_event
+from infra_lab.engine.speculation import Speculation
+from infra_lab.engine.step_log import finished_requests, step_event
 from infra_lab.engine.updates import RequestUpdate
 from infra_lab.errors import InvalidRequestError, UsageError
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
-from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
+from infra_lab.step import SchedulerOutput
 
 logger = logging.getLogger(__name__)
-
-
-class Executor(Protocol):
-    """Whatever can carry out a step; the real one is worker.ModelRunner."""
-
-    timings: StepTimings
-
-    def execute(self, scheduler_output: SchedulerOutput) -> ModelOutput: ...
 
 
 class EngineCore:
@@ -48,6 +41,7 @@ class EngineCore:
         eos_token_ids: ids that end a request unless it ignores them.
         event_log: gets a record of every arrival, step and end; None keeps none.
         lora: the adapters that requests may name; None refuses them all.
+        speculation: drafts tokens between steps; None drafts none.
     """
 
     def __init__(
@@ -60,10 +54,12 @@ class EngineCore:
         eos_token_ids: Sequence[int] = (),
         event_log: EventLog | None = None,
         lora: LoRARegistry | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.executor = executor
+        self.speculation = speculation
         self.event_log = EventLog(capacity=0) if event_log is None else event_log
         self.lora = lora
         self._input_processor = input_processor
@@ -214,13 +210,16 @@ class EngineCore:
             self.lora.free_unused({one.lora for one in self._requests.values()})
         outputs = self._output_processor.collect()
         if self.event_log.enabled:
-            self._log_finished(outputs)
+            for event in finished_requests(outputs, time.monotonic()):
+                self.event_log.append(event)
         return outputs
 
     def _compute_step(self) -> None:
         started = time.monotonic()
         scheduler_output = self.scheduler.schedule()
         self._note_scheduled(scheduler_output, started)
+        if self.speculation is not None:
+            self.speculation.forget(scheduler_output.finished_request_ids)
         scheduled = time.monotonic()
         try:
             model_output = self.executor.execute(scheduler_output)
@@ -235,16 +234,23 @@ class EngineCore:
             )
         for request_id, message in model_output.errors.items():
             self._give_up(request_id, message)
+        verified = {}
+        if self.speculation is not None:
+            verified = self.speculation.observe(scheduler_output, model_output)
+            self._output_processor.note_verified(verified)
         updates = self.scheduler.update_from_output(scheduler_output, model_output)
         for update in updates:
             self._apply(update, executed)
         for group in self.scheduler.take_finished_beams():
             self._apply_beams(group, executed)
+        updated = time.monotonic()
+        if self.speculation is not None:
+            self.speculation.propose(self.scheduler.running)
         if self.event_log.enabled:
-            times_s = (started, scheduled, executed, time.monotonic())
-            stats, timings = self.scheduler.stats(), self.executor.timings
+            times_s = (started, scheduled, executed, updated, time.monotonic())
+            number, stats, timings = self._num_steps, self.scheduler.stats(), self.executor.timings
             self.event_log.append(
-                step_event(self._num_steps, scheduler_output, updates, stats, timings, times_s)
+                step_event(number, scheduler_output, updates, verified, stats, timings, times_s)
             )
         self._num_steps += 1
 
@@ -391,9 +397,3 @@ class EngineCore:
         if request.beam_group is None:
             return request.request_id
         return self._output_processor.children(request.beam_group.request_id)[0]
-
-    def _log_finished(self, outputs: list[RequestOutput]) -> None:
-        now = time.monotonic()
-        for output in outputs:
-            if output.finished:
-                self.event_log.append(request_finished(output, now))

@@ -81,9 +81,11 @@ class StepEvent:
     Attributes:
         step: counts from 0.
         start_time_s: on the same monotonic clock as all times here.
-        schedule_ms, execute_ms, update_ms: the three parts of a step; `prepare_ms`, `model_ms`
-            and `sample_ms` are the parts of `execute_ms` where the worker reports them.
+        schedule_ms, execute_ms, update_ms, propose_ms: the parts of a step, the last the drafting
+            for the next one; `prepare_ms`, `model_ms` and `sample_ms` are the parts of
+            `execute_ms` where the worker reports them.
         num_sampled_tokens: output tokens that the step produced.
+        num_draft_tokens, num_accepted_tokens: drafted ones among the batch, and those that stood.
         blocks_used, blocks_cached, blocks_free: the pool after the step; cached blocks are held by
             no request and found by their hash. The three add up to the pool.
         prefix_hit_tokens: prompt tokens of this step's batch that the cache saved computing.
@@ -112,6 +114,9 @@ class StepEvent:
     sample_ms: float | None = None
     num_swap_outs: int = 0
     num_swap_ins: int = 0
+    propose_ms: float = 0.0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -119,7 +124,7 @@ class StepEvent:
 
     @property
     def total_ms(self) -> float:
-        return self.schedule_ms + self.execute_ms + self.update_ms
+        return self.schedule_ms + self.execute_ms + self.update_ms + self.propose_ms
 
 
 Event = EngineStarted | RequestArrived | RequestFinished | StepEvent

@@ -16,6 +16,7 @@ from infra_lab.errors import InvalidRequestError
 from infra_lab.models.text import require_text
 from infra_lab.sampling.grammar import CompiledGrammar, GrammarCompiler
 from infra_lab.sampling_params import SamplingParams
+from infra_lab.speculative_config import SpeculativeConfig
 
 
 class TextTokenizer(Protocol):
@@ -48,6 +49,7 @@ class InputProcessor:
         vocab_size: rows of the model's embedding; a tokenizer may know fewer.
         max_model_len: most tokens of prompt and output together.
         grammars: compiles what structured outputs ask for; None refuses them.
+        speculative: the engine's speculation; None where it has none.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class InputProcessor:
         vocab_size: int,
         max_model_len: int,
         grammars: GrammarCompiler | None = None,
+        speculative: SpeculativeConfig | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._grammars = grammars
+        self._speculative = speculative
 
     def process(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
@@ -73,6 +77,7 @@ class InputProcessor:
                 f"SamplingParams.from_dict makes one from a mapping"
             )
         self._check_vocabulary(params)
+        self._check_speculation(params)
         text = prompt if isinstance(prompt, str) else None
         token_ids = self.token_ids(prompt)
         fitted = self._fitted(params, len(token_ids))
@@ -155,6 +160,27 @@ class InputProcessor:
         if params.structured_outputs is not None:
             raise InvalidRequestError("structured_outputs needs a tokenizer: this engine has none")
         return None
+
+    def _check_speculation(self, params: SamplingParams) -> None:
+        wanted = params.num_speculative_tokens
+        if not wanted:
+            return
+        if self._speculative is None:
+            raise InvalidRequestError(
+                f"num_speculative_tokens={wanted} cannot be honoured: this engine was started "
+                f"without speculation; leave it at None, or start the engine with speculation"
+            )
+        if params.kv_budget is not None:
+            raise InvalidRequestError(
+                f"num_speculative_tokens={wanted} and kv_budget={params.kv_budget} cannot be "
+                f"honoured together: a rejected token would have evicted others; give one of them"
+            )
+        limit = self._speculative.num_speculative_tokens
+        if wanted > limit:
+            raise InvalidRequestError(
+                f"num_speculative_tokens={wanted} is more than this engine drafts: "
+                f"give at most {limit}"
+            )
 
     def _fitted(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """`params` with max_tokens cut to the room left after the prompt."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.build import build_engine
+from infra_lab.engine.build_speculation import check_draft_tokenizer, check_draft_vocabulary
 from infra_lab.engine.event_log import EventLog
 from infra_lab.errors import InfraLabError, InvalidRequestError, UsageError
 from infra_lab.models.loader import open_checkpoint
@@ -51,10 +52,18 @@ class LLM:
         lora_adapters: Mapping[str, str | Path] | None = None,
         **config: Any,
     ) -> None:
+        engine_config = _config(config)
         checkpoint = open_checkpoint(resolve(str(model), cache_dir))
         self.model_config = checkpoint.config
         self.tokenizer = load_tokenizer(checkpoint)
-        self.engine = build_engine(checkpoint, self.tokenizer, _config(config), event_log)
+        draft = None
+        if engine_config.speculative is not None and engine_config.speculative.draft_model:
+            draft = open_checkpoint(resolve(engine_config.speculative.draft_model, cache_dir))
+            check_draft_vocabulary(checkpoint.config, draft.config)
+            check_draft_tokenizer(self.tokenizer, load_tokenizer(draft))
+        self.engine = build_engine(
+            checkpoint, self.tokenizer, engine_config, event_log, draft_checkpoint=draft
+        )
         self._num_requests = 0
         for name, path in (lora_adapters or {}).items():
             self.load_lora(name, path)

@@ -8,7 +8,7 @@ engine ends the request. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from infra_lab.engine.detokenizer import IncrementalDetokenizer, Vocabulary
@@ -237,6 +237,14 @@ class OutputProcessor:
     def note_preempted(self, child_id: str) -> None:
         if child_id in self._running:
             self._running[child_id][0].metrics.num_preemptions += 1
+
+    def note_verified(self, verified: Mapping[str, tuple[int, int]]) -> None:
+        """Counts each child's (drafted, accepted) tokens; over all samples of a request."""
+        for child_id, (num_draft_tokens, num_accepted_tokens) in verified.items():
+            if child_id in self._running:
+                metrics = self._running[child_id][0].metrics
+                metrics.num_draft_tokens += num_draft_tokens
+                metrics.num_accepted_tokens += num_accepted_tokens
 
     def process(
         self,

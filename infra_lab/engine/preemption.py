@@ -17,7 +17,7 @@ from infra_lab.engine.queues import Queues
 from infra_lab.engine.request import Request, RequestStatus
 from infra_lab.engine.step_builder import StepBuilder
 from infra_lab.engine.swap_cost import SwapCost
-from infra_lab.step import SchedulerOutput
+from infra_lab.step import NO_DRAFT, SchedulerOutput
 
 
 class Preemption:
@@ -96,6 +96,7 @@ class Preemption:
         is_swapped = self._swap_out(victim)
         self._kv_cache.free(victim.request_id)
         victim.num_preemptions += 1
+        victim.draft = NO_DRAFT
         if is_swapped:
             victim.status = RequestStatus.SWAPPED
             self._queues.wait(victim)

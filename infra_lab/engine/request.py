@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from infra_lab.cache.block_hash import ExtraKeys
 from infra_lab.sampling_params import SamplingParams
-from infra_lab.step import NewRequest
+from infra_lab.step import NO_DRAFT, Draft, NewRequest
 
 if TYPE_CHECKING:
     from infra_lab.engine.beam_search import BeamGroup
@@ -57,6 +57,7 @@ class Request:
         sent_to_worker: whether a NewRequest has gone out for it.
         priority: the lower goes first, under the policy "priority".
         rank: its place among all requests, set by the scheduling policy when it arrives.
+        draft: what may follow `all_token_ids`; no part of the request until it is verified.
     """
 
     request_id: str
@@ -77,6 +78,7 @@ class Request:
     priority: int = 0
     rank: tuple[float, ...] = ()
     beam_group: BeamGroup | None = None
+    draft: Draft = NO_DRAFT
     output_token_ids: list[int] = field(default_factory=list)
     all_token_ids: list[int] = field(init=False)
 
@@ -129,6 +131,7 @@ class Request:
 
         Returns the tokens kept; sets `status` and `stop_reason` at the end.
         """
+        self.draft = NO_DRAFT  # it followed what was known until now
         kept: list[int] = []
         for token_id in token_ids:
             self.all_token_ids.append(token_id)

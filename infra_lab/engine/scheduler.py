@@ -18,6 +18,7 @@ from infra_lab.engine.admission import check_admissible
 from infra_lab.engine.beam_branches import BeamBranches
 from infra_lab.engine.beam_search import BeamGroup
 from infra_lab.engine.chunks import chunk_size, must_stay_whole, share_of
+from infra_lab.engine.draft_share import add_drafts
 from infra_lab.engine.policies import SchedulingPolicy, make_policy
 from infra_lab.engine.preemption import Preemption
 from infra_lab.engine.queues import Queues
@@ -154,6 +155,7 @@ class Scheduler:
         evictions_before = self.kv_cache.num_evictions
         self._schedule_running(step)
         self._schedule_waiting(step)
+        add_drafts(step, self.running, self.kv_cache, self.config)
         while not step.items and (index := self._beams.idle_index()) is not None:
             # Nothing can be computed while beams that wait for their siblings hold the blocks.
             self._preemption.preempt(self.running[index], step)
@@ -371,8 +373,7 @@ class Scheduler:
         # The newest token is never computed. Of drafted tokens in the step, those beyond it
         # were rejected: what the cache holds for them is not what the request says.
         if is_running:
-            computed = item.num_computed_tokens + len(item.token_ids)
-            request.num_computed_tokens = min(computed, request.num_tokens - 1)
+            request.num_computed_tokens = min(item.end, request.num_tokens - 1)
         if is_running and request.sampling_params.kv_budget is None:  # else slots change tokens
             self.kv_cache.cache_full_blocks(
                 request_id,

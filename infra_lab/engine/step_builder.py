@@ -23,6 +23,15 @@ class StepBuilder:
         self._scheduled[item.request_id] = item
         self.budget -= len(item.token_ids)
 
+    def scheduled(self, request_id: str) -> ScheduledRequest | None:
+        """A request's share of the step so far."""
+        return self._scheduled.get(request_id)
+
+    def extend(self, item: ScheduledRequest) -> None:
+        """Put a longer share of a request in the place of the one it has."""
+        self.budget += len(self._scheduled[item.request_id].token_ids)
+        self.add(item)
+
     def introduce(self, request: Request) -> None:
         """Let the worker know a request that it has not met."""
         self._new.append(request)

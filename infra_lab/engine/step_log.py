@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from infra_lab.engine.event_log import BatchEntry, RequestFinished, StepEvent
 from infra_lab.engine.updates import RequestUpdate, SchedulerStats
 from infra_lab.outputs import RequestOutput
@@ -12,18 +14,21 @@ def step_event(
     step: int,
     scheduler_output: SchedulerOutput,
     updates: list[RequestUpdate],
+    verified: Mapping[str, tuple[int, int]],
     stats: SchedulerStats,
     timings: StepTimings,
-    times_s: tuple[float, float, float, float],
+    times_s: tuple[float, float, float, float, float],
 ) -> StepEvent:
-    """times_s: when the step began, was scheduled, was executed, and ended."""
-    started, scheduled, executed, ended = times_s
+    """verified: (drafted, accepted) tokens by request. times_s: when the step began, was scheduled,
+    was executed, was taken in, and ended, with drafts for the next."""
+    started, scheduled, executed, updated, ended = times_s
     return StepEvent(
         step=step,
         start_time_s=started,
         schedule_ms=1e3 * (scheduled - started),
         execute_ms=1e3 * (executed - scheduled),
-        update_ms=1e3 * (ended - executed),
+        update_ms=1e3 * (updated - executed),
+        propose_ms=1e3 * (ended - updated),
         batch=tuple(
             BatchEntry(
                 item.request_id,
@@ -34,6 +39,8 @@ def step_event(
             for item in scheduler_output.scheduled
         ),
         num_sampled_tokens=sum(len(update.new_token_ids) for update in updates),
+        num_draft_tokens=sum(drafted for drafted, _ in verified.values()),
+        num_accepted_tokens=sum(accepted for _, accepted in verified.values()),
         blocks_used=stats.blocks_used,
         blocks_cached=stats.blocks_cached,
         blocks_free=stats.blocks_free,
@@ -66,3 +73,8 @@ def request_finished(output: RequestOutput, now_s: float) -> RequestFinished:
         tpot_s=metrics.tpot_s,
         error=output.error,
     )
+
+
+def finished_requests(outputs: Iterable[RequestOutput], now_s: float) -> list[RequestFinished]:
+    """Of those outputs that are finished."""
+    return [request_finished(output, now_s) for output in outputs if output.finished]

@@ -7,11 +7,14 @@ A family's own file says what it does differently. Answers "walk me through one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from copy import copy
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 
 from infra_lab.attention.backend import AttentionBackend, AttentionShape, LayerKVCache
+from infra_lab.errors import UsageError
 from infra_lab.layers.activation import silu_and_mul
 from infra_lab.layers.embedding import Embedding, TiedEmbedding
 from infra_lab.layers.norm import RMSNorm
@@ -141,6 +144,20 @@ class DecoderForCausalLM:
             self.dtype,
             self.device,
         )
+
+    def first_layers(self, count: int) -> Self:
+        """The model that ends after `count` layers, with the same norm and head behind them; it
+        shares all weights. Raises UsageError unless it is a smaller model."""
+        num_layers = self.config.num_hidden_layers
+        if not 1 <= count < num_layers:
+            raise UsageError(
+                f"the first {count} of {num_layers} layers make no smaller model: give a number "
+                f"from 1 to {num_layers - 1}"
+            )
+        shallow = copy(self)
+        shallow.config = replace(self.config, num_hidden_layers=count)
+        shallow.layers = self.layers[:count]
+        return shallow
 
     @property
     def attention_shape(self) -> AttentionShape:

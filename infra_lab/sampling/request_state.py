@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from copy import copy
 
 from infra_lab.sampling.grammar_state import GrammarState
 from infra_lab.sampling_params import SamplingParams
@@ -44,6 +46,23 @@ class SamplingState:
         if self.needs_counts:
             self.output_counts[token_id] += 1
             self.seen_token_ids.add(token_id)
+
+    def after(self, token_ids: Iterable[int]) -> SamplingState:
+        """What this would be once `token_ids` were out too; this one does not change."""
+        later = copy(self)
+        if self.grammar is not None:
+            later.grammar = self.grammar.fork()
+        if self.needs_counts:
+            later.output_counts = self.output_counts.copy()
+            later.seen_token_ids = self.seen_token_ids.copy()
+        for token_id in token_ids:
+            later.append(token_id)
+        return later
+
+    @property
+    def is_at_an_end(self) -> bool:
+        """Whether nothing may follow: its document has ended, or cannot be continued."""
+        return self.grammar is not None and self.grammar.error is not None
 
     @property
     def needs_counts(self) -> bool:

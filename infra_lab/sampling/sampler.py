@@ -41,16 +41,24 @@ def sample_in_one_launch(logits: torch.Tensor, states: Sequence[SamplingState]) 
     The tokens are those of `sample_row`, but for a number of a stream that lies within an fp32
     rounding of the border between two tokens.
     """
+    numbers = [uniform(state.seed, state.num_output_tokens) for state in states]
+    return launch_sampling(logits, states, numbers)[0].tolist()
+
+
+def launch_sampling(
+    logits: torch.Tensor,
+    states: Sequence[SamplingState],
+    numbers: Sequence[float],
+    return_probabilities: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The kernel on raw rows of logits, drawing with `numbers` in [0, 1): token ids [n], and
+    where asked for the distributions fp32 [n, vocab] that they were drawn from."""
     from kernels.sampling import sample as kernel
 
     rows = [process_logits(row, state) for row, state in zip(logits, states, strict=True)]
     params = [state.params for state in states]
-    temperature, numbers = torch.tensor(
-        [
-            [_kernel_temperature(each.temperature) for each in params],
-            [uniform(state.seed, state.num_output_tokens) for state in states],
-        ],
-        device=logits.device,
+    temperature = torch.tensor(
+        [_kernel_temperature(each.temperature) for each in params], device=logits.device
     )
 
     def if_used(values: list[float], unused: float, dtype: torch.dtype) -> torch.Tensor | None:
@@ -65,9 +73,15 @@ def sample_in_one_launch(logits: torch.Tensor, states: Sequence[SamplingState]) 
         top_k=if_used([min(each.top_k, logits.shape[-1]) for each in params], 0, torch.int32),
         top_p=if_used([each.top_p for each in params], 1.0, torch.float32),
         min_p=if_used([each.min_p for each in params], 0.0, torch.float32),
-        uniform=numbers.clamp(max=1 - 2**-24),  # fp32 may have rounded it up to 1
+        uniform=fp32_uniforms(numbers, logits.device),
+        return_probabilities=return_probabilities,
     )
-    return sampled.token_ids.tolist()
+    return sampled.token_ids, sampled.probabilities
+
+
+def fp32_uniforms(numbers: Sequence[float], device: torch.device) -> torch.Tensor:
+    """As a kernel takes them: below 1 even where fp32 rounds up to it."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device).clamp(max=1 - 2**-24)
 
 
 def _kernel_temperature(temperature: float) -> float:
@@ -87,16 +101,23 @@ def argmax_lowest_id(logits: torch.Tensor) -> list[int]:
 
 def sample_row(logits: torch.Tensor, state: SamplingState) -> int:
     """logits: fp32 [vocab], raw -> token id."""
-    logits = process_logits(logits, state)
     if state.params.temperature == 0.0:
-        return argmax_lowest_id(logits.unsqueeze(0))[0]
+        return argmax_lowest_id(process_logits(logits, state).unsqueeze(0))[0]
+    token_ids, values = surviving_tokens(logits, state)
+    choice = pick(values, uniform(state.seed, state.num_output_tokens))
+    return int(token_ids[choice])
+
+
+def surviving_tokens(
+    logits: torch.Tensor, state: SamplingState
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits: fp32 [vocab], raw -> the ids [n] that a temperature above 0 may draw and their
+    logits [n] after it, in the order in which their masses are added."""
+    logits = process_logits(logits, state)
     # The largest becomes 0 and the divisor stays a normal fp32 number, so that no temperature,
     # however small, makes a NaN: it makes the choice greedy.
     temperature = max(state.params.temperature, SMALLEST_TEMPERATURE)
-    scaled = (logits - logits.max()) / temperature
-    token_ids, values = keep_candidates(scaled, state.params)
-    choice = pick(values, uniform(state.seed, state.num_output_tokens))
-    return int(token_ids[choice])
+    return keep_candidates((logits - logits.max()) / temperature, state.params)
 
 
 def pick(logits: torch.Tensor, u: float) -> int:
@@ -104,7 +125,11 @@ def pick(logits: torch.Tensor, u: float) -> int:
 
     Sums in float64, so that no token of a large vocabulary is lost to rounding.
     """
-    weights = (logits - logits.max()).double().exp()
+    return pick_by_weight((logits - logits.max()).double().exp(), u)
+
+
+def pick_by_weight(weights: torch.Tensor, u: float) -> int:
+    """The same of weights, float64 [n], at least 0 and not all 0."""
     cumulative = weights.cumsum(-1)
     index = int(torch.searchsorted(cumulative, u * float(cumulative[-1]), right=True))
     return min(index, int(weights.nonzero()[-1]))
@@ -114,6 +139,13 @@ def uniform(seed: int, index: int) -> float:
     """The index-th number in [0, 1) of a request's own stream: counter-based (Philox,
     Salmon et al. 2011), so any index can be had without those before it."""
     return float(np.random.Generator(np.random.Philox(key=seed, counter=index)).random())
+
+
+def speculation_uniforms(seed: int, index: int) -> tuple[float, float]:
+    """Two more numbers of that place in the stream, independent of `uniform` and each other: the
+    one that draws a draft token, and the one that decides whether it stands."""
+    numbers = np.random.Generator(np.random.Philox(key=seed, counter=index)).random(3)
+    return float(numbers[1]), float(numbers[2])
 
 
 def token_logprobs(

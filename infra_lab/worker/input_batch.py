@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra_lab.attention.backend import AttentionMetadata
-from infra_lab.step import SchedulerOutput
+from infra_lab.step import NO_DRAFT, Draft, SchedulerOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,10 @@ class InputBatch:
     """One step's tokens, end to end in the order of `SchedulerOutput.scheduled`.
 
     token_ids, positions: int64 [num_tokens].
-    sample_rows: token rows whose logits are sampled, one for each of `sampling_ids`.
     sampling_ids: the requests that sample, in order; forks share the row of their leader.
+    drafts: what each of them has to verify; empty for none.
+    sample_rows: the token rows whose logits they sample or verify: of each in turn, its last known
+        token's and those of its draft.
     prompt_logprob_rows: for each request that is owed prompt log-probabilities, its rows.
     wanted_rows: the rows of both kinds, ascending: what the model must put out.
     """
@@ -27,6 +29,7 @@ class InputBatch:
     metadata: AttentionMetadata
     sample_rows: np.ndarray
     sampling_ids: list[str]
+    drafts: list[Draft]
     prompt_logprob_rows: dict[str, range]
     wanted_rows: np.ndarray
 
@@ -58,13 +61,14 @@ def build_input_batch(scheduler_output: SchedulerOutput, block_size: int) -> Inp
         kv_budgets=budgets if budgets.any() else None,
     )
     prompt_logprob_rows = _prompt_logprob_rows(scheduler_output, query_start_loc)
-    sampling_ids, sample_rows = _sampling(scheduler_output, query_start_loc)
+    sampling_ids, drafts, sample_rows = _sampling(scheduler_output, query_start_loc)
     return InputBatch(
         token_ids=token_ids,
         positions=positions,
         metadata=metadata,
         sample_rows=sample_rows,
         sampling_ids=sampling_ids,
+        drafts=drafts,
         prompt_logprob_rows=prompt_logprob_rows,
         wanted_rows=np.unique(
             np.concatenate([sample_rows, *map(np.asarray, prompt_logprob_rows.values())])
@@ -81,14 +85,17 @@ def _pad_block_tables(tables: list[Sequence[int]]) -> np.ndarray:
 
 def _sampling(
     scheduler_output: SchedulerOutput, query_start_loc: np.ndarray
-) -> tuple[list[str], np.ndarray]:
+) -> tuple[list[str], list[Draft], np.ndarray]:
     names: list[str] = []
+    drafts: list[Draft] = []
     rows: list[int] = []
     for item, end in zip(scheduler_output.scheduled, query_start_loc[1:].tolist(), strict=True):
         if item.samples:
+            last_known = end - 1 - len(item.draft)
             names += (item.request_id, *item.forks)
-            rows += [end - 1] * (1 + len(item.forks))
-    return names, np.array(rows, dtype=np.int64)
+            drafts += [item.draft, *[NO_DRAFT] * len(item.forks)]
+            rows += [*range(last_known, end), *[last_known] * len(item.forks)]
+    return names, drafts, np.array(rows, dtype=np.int64)
 
 
 def _prompt_logprob_rows(

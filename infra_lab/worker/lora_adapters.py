@@ -62,6 +62,11 @@ class LoRAAdapters:
             self._step.wanted_rows = self._grouped(owners[wanted_rows], present)
         return bool(present)
 
+    def end_step(self) -> None:
+        """Tells the layers that nobody is in a step: what else uses them, as a draft model made of
+        some of them does, gets what the base model gives."""
+        self._step.all_rows, self._step.wanted_rows = [], []
+
     def _grouped(self, owners: np.ndarray, adapter_ids: Sequence[str]) -> list[AdapterRows]:
         groups = []
         for adapter_id in adapter_ids:

@@ -7,30 +7,32 @@ SchedulerOutput; what it keeps itself is each request's sampling state.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 
 from infra_lab.attention.backend import AttentionBackend
-from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.models.decoder import DecoderForCausalLM
 from infra_lab.sampling.grammar import GrammarCompiler
+from infra_lab.sampling.rejection_sampler import sample_and_verify
 from infra_lab.sampling.request_state import SamplingState
-from infra_lab.sampling.sampler import sample, token_logprobs
+from infra_lab.sampling.sampler import token_logprobs
 from infra_lab.step import ModelOutput, NewRequest, SchedulerOutput, StepTimings, TokenLogprobs
+from infra_lab.worker.decoder_runner import DecoderRunner
 from infra_lab.worker.host_kv_cache import host_kv_cache, written_blocks
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
-from infra_lab.worker.kv_cache import allocate_kv_cache, copy_blocks
+from infra_lab.worker.kv_cache import copy_blocks
 from infra_lab.worker.lora_adapters import LoRAAdapters
-from infra_lab.worker.replayed_layers import ReplayedLayers
 
 # Rows of logits held at once for prompt log-probabilities: a row is vocab_size floats.
 PROMPT_LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """Owns the weights, the cache tensors and the sampling states of live requests.
+    """Owns the model with its cache and the sampling states of live requests.
 
     Args:
         grammars: compiles what structured outputs ask for; None where there is no tokenizer.
@@ -52,27 +54,16 @@ class ModelRunner:
         self.model = model
         self.backend = backend
         self.block_size = block_size
-        self.caches = allocate_kv_cache(
-            model.config,
-            num_blocks,
-            block_size,
-            model.dtype,
-            model.device,
-            pretouch_kv_cache,
-            kv_cache_dtype,
-            sparse_kv,
-        )
-        self.host_cache = host_kv_cache(self.caches, num_host_blocks) if num_host_blocks else None
         self.timings = StepTimings()
+        self._decoder = DecoderRunner(
+            model, backend, num_blocks, block_size, pretouch_kv_cache, kv_cache_dtype, sparse_kv
+        )
+        self.caches = self._decoder.caches
+        self.host_cache = host_kv_cache(self.caches, num_host_blocks) if num_host_blocks else None
         self.adapters = LoRAAdapters(model, max_lora_rank)
         self._adapter_ids: dict[str, str] = {}
         self._grammars = grammars
         self._states: dict[str, SamplingState] = {}
-        self._replayed = (
-            ReplayedLayers(model, backend, self.caches)
-            if isinstance(backend, NativeAttentionBackend)
-            else None
-        )
 
     @torch.inference_mode()
     def execute(self, scheduler_output: SchedulerOutput) -> ModelOutput:
@@ -95,26 +86,19 @@ class ModelRunner:
             if scheduler_output.swap_ins:
                 self.host_cache.before_read()
         prepared = time.perf_counter()
-        wanted = batch.wanted_rows
-        all_wanted = len(wanted) == len(batch.token_ids)
-        token_ids, positions = self._to_device(batch.token_ids), self._to_device(batch.positions)
         # A recording holds the base model's products alone.
-        has_adapters = self._begin_adapters(scheduler_output, wanted)
-        may_replay = all_wanted and not has_adapters
-        if may_replay and self._replayed and self._replayed.can_serve(len(token_ids)):
-            hidden = self._replayed.forward(token_ids, positions, plan)
-        else:
-            rows = None if all_wanted else self._to_device(wanted)
-            hidden = self.model.forward(token_ids, positions, self.backend, self.caches, plan, rows)
+        has_adapters = self._begin_adapters(scheduler_output, batch.wanted_rows)
+        hidden = self._decoder.forward(batch, plan, may_replay=not has_adapters)
+        self.adapters.end_step()
         prompt_logprobs = self._prompt_logprobs(batch, hidden)
         output = ModelOutput(prompt_logprobs=prompt_logprobs)
-        sampling_ids, sample_rows = self._able_to_sample(batch, output)
+        batch = self._able_to_sample(batch, output)
         logits = None
-        if sampling_ids:
-            logits = self._logits(hidden, np.searchsorted(wanted, sample_rows))
+        if batch.sampling_ids:
+            logits = self._decoder.sampled_logits(batch, hidden)
         computed = time.perf_counter()
         if logits is not None:
-            self._sample(logits, sampling_ids, output)
+            self._sample(logits, batch, output)
         finished = time.perf_counter()
         self.timings = StepTimings(
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)
@@ -147,14 +131,7 @@ class ModelRunner:
         if host is not None:
             host.swap_in(scheduler_output.swap_ins)
 
-    def _logits(self, hidden: torch.Tensor, rows: object) -> torch.Tensor:
-        """Logits of the named rows only: the head is a fifth of a small model's work."""
-        index = self._to_device(rows)
-        return self.model.logits(hidden.index_select(0, index))
-
-    def _able_to_sample(
-        self, batch: InputBatch, output: ModelOutput
-    ) -> tuple[list[str], np.ndarray]:
+    def _able_to_sample(self, batch: InputBatch, output: ModelOutput) -> InputBatch:
         """Leaves out, with the reason, the requests whose document cannot be continued."""
         for request_id in batch.sampling_ids:
             grammar = self._states[request_id].grammar
@@ -162,25 +139,50 @@ class ModelRunner:
                 output.errors[request_id] = error
         able = [name not in output.errors for name in batch.sampling_ids]
         if all(able):
-            return batch.sampling_ids, batch.sample_rows
-        names = [name for name in batch.sampling_ids if name not in output.errors]
-        return names, batch.sample_rows[able]
+            return batch
+        num_rows = [1 + len(draft) for draft in batch.drafts]
+        return replace(
+            batch,
+            sampling_ids=[*compress(batch.sampling_ids, able)],
+            drafts=[*compress(batch.drafts, able)],
+            sample_rows=batch.sample_rows[np.repeat(able, num_rows)],
+        )
 
-    def _sample(self, logits: torch.Tensor, request_ids: list[str], output: ModelOutput) -> None:
-        states = [self._states[request_id] for request_id in request_ids]
-        token_ids = sample(logits, states)
-        wanted = [i for i, state in enumerate(states) if state.num_logprobs is not None]
-        if wanted:
-            reported = token_logprobs(
-                logits[wanted],
-                [token_ids[i] for i in wanted],
-                [states[i].num_logprobs or 0 for i in wanted],
-            )
-            for i, entry in zip(wanted, reported, strict=True):
-                output.logprobs[request_ids[i]] = [entry]
-        for request_id, state, token_id in zip(request_ids, states, token_ids, strict=True):
-            state.append(token_id)
-            output.sampled_token_ids[request_id] = [token_id]
+    def _sample(self, logits: torch.Tensor, batch: InputBatch, output: ModelOutput) -> None:
+        """logits: one row for each of the batch's `sample_rows`."""
+        states = [self._states[request_id] for request_id in batch.sampling_ids]
+        sampled = sample_and_verify(logits, states, batch.drafts)
+        self._report_logprobs(logits, batch, sampled, output)
+        for request_id, state, token_ids in zip(batch.sampling_ids, states, sampled, strict=True):
+            for token_id in token_ids:
+                state.append(token_id)
+            output.sampled_token_ids[request_id] = token_ids
+
+    def _report_logprobs(
+        self,
+        logits: torch.Tensor,
+        batch: InputBatch,
+        sampled: list[list[int]],
+        output: ModelOutput,
+    ) -> None:
+        """Of each sampled token, from the row that it was sampled from."""
+        rows: list[int] = []
+        chosen: list[int] = []
+        num_top: list[int] = []
+        owners: list[str] = []
+        first = 0
+        for name, draft, token_ids in zip(batch.sampling_ids, batch.drafts, sampled, strict=True):
+            wanted = self._states[name].num_logprobs
+            if wanted is not None:
+                rows += range(first, first + len(token_ids))
+                chosen += token_ids
+                num_top += [wanted] * len(token_ids)
+                owners += [name] * len(token_ids)
+            first += 1 + len(draft)
+        if not rows:
+            return
+        for owner, entry in zip(owners, token_logprobs(logits[rows], chosen, num_top), strict=True):
+            output.logprobs.setdefault(owner, []).append(entry)
 
     def _prompt_logprobs(
         self, batch: InputBatch, hidden: torch.Tensor
@@ -197,10 +199,7 @@ class ModelRunner:
             for begin in range(0, len(successors), PROMPT_LOGPROB_ROWS):
                 piece = successors[begin : begin + PROMPT_LOGPROB_ROWS]
                 start = int(np.searchsorted(batch.wanted_rows, rows.start)) + begin
-                logits = self._logits(hidden, range(start, start + len(piece)))
+                logits = self._decoder.logits(hidden, range(start, start + len(piece)))
                 entries += token_logprobs(logits, piece, [num_top] * len(piece))
             result[request_id] = entries
         return result
-
-    def _to_device(self, values: object) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=torch.int64).to(self.model.device)

@@ -71,6 +71,8 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["throughput", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["throughput", "--warmup", "-1"], "--warmup must be at least 0, not -1"),
         (["throughput", "--threads", "0"], "--threads must be at least 1, not 0"),
+        (["throughput", "--draft-layers", "4"], "--draft-layers needs --speculative"),
+        (["latency", "--speculative", "draft_model"], "needs either draft_model"),
         (["latency", "--prompt-len", "0"], "prompt lengths must be at least 1, not 0"),
         (["latency", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["policies", "--policy", "lifo"], "no policy 'lifo'"),
@@ -189,6 +191,21 @@ def test_resume_refuses_what_the_context_does_not_hold(bench: Run, tiny_config: 
     status, _, err = bench("resume", "--model", tiny_config, "--tokens", "61")
     assert (status, err.count("\n")) == (2, 1)
     assert "--tokens must be from 1 to 60 for this model, not 61" in err
+
+
+@pytest.mark.model
+def test_throughput_with_drafts_reports_how_they_fared(bench: Run) -> None:
+    _skip_without_model()
+    small = ["--num-requests", "2", "--prompt-len", "4", "--output-len", "8", "--warmup", "0"]
+    drafting = ["--speculative", "draft_model", "--draft-layers", "2"]
+    status, out, err = bench("throughput", *small, *drafting, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["engine"]["speculative"]["draft_layers"] == 2
+    steps = report["step_time"]
+    assert 0 <= steps["accepted_tokens"] <= steps["draft_tokens"]
+    assert steps["draft_tokens"] > 0
+    assert steps["propose_ms"] > 0
 
 
 @pytest.mark.model

@@ -178,3 +178,37 @@ def test_the_piped_demo_shows_steps_answers_and_a_summary(run_command: Run) -> N
     table = result.out.partition("how each request fared")[2]
     assert all(line == line.rstrip() for line in table.splitlines())
     assert "\x1b[" not in result.out
+
+
+@pytest.mark.model
+def test_generate_answers_the_same_with_drafts_and_says_how_they_fared(run_command: Run) -> None:
+    repeat = "Repeat: a b c d e f g h a b c d"
+    arguments = ("generate", repeat, "--temperature", "0", "--max-tokens", "16", "--json")
+    plain = json.loads(run_command(*arguments).out)
+    drafting = ("--speculative", "ngram", "--num-speculative-tokens", "3")
+    drafted = json.loads(run_command(*arguments, *drafting).out)
+    assert drafted["outputs"] == plain["outputs"]
+    assert drafted["num_draft_tokens"] >= drafted["num_accepted_tokens"] > 0
+    assert plain["num_draft_tokens"] == 0
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--draft-layers", "4"), "--draft-layers needs --speculative"),
+        (("--speculative", "eagle"), "must be one of ngram, draft_model, not 'eagle'"),
+        (("--speculative", "draft_model"), "needs either draft_model"),
+        (("--speculative", "draft_model", "--draft-layers", "30"), "first 30 of 30 layers"),
+        (("--speculative", "ngram", "--num-speculative-tokens", "0"), "from 1 to 32, not 0"),
+        (("--speculative", "ngram", "--num-speculative-tokens", "33"), "from 1 to 32, not 33"),
+        (("--speculative", "draft_model", "--draft-model", "no/such"), "no/such"),
+    ],
+)
+def test_generate_refuses_drafts_that_make_no_sense_with_the_reason(
+    run_command: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    result = run_command("generate", "hi", *arguments)
+    assert result.status != 0
+    assert said in " ".join(result.err.split())
+    assert "Traceback" not in result.err

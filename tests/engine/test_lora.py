@@ -293,7 +293,7 @@ def test_what_cannot_be_loaded_or_named_is_refused_alone(llama: Case, tmp_path: 
 def test_only_steps_without_adapters_are_replayed(
     llama: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replayed = llama.engine.executor._replayed  # type: ignore[attr-defined]
+    replayed = llama.engine.executor._decoder._replayed  # type: ignore[attr-defined]
     sizes: list[int] = []
     forward = replayed.forward
     monkeypatch.setattr(
