@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from infra_lab.attention.backend import LayerKVCache
+from infra_lab.attention.kv_cache import movable
 from infra_lab.native import memory
 from infra_lab.step import BlockCopy, SchedulerOutput
 
@@ -28,7 +29,7 @@ class HostKVCache:
     """
 
     def __init__(self, caches: Sequence[LayerKVCache], num_blocks: int) -> None:
-        self._tensors = [tensor for cache in caches for tensor in cache.tensors]
+        self._tensors = [movable(tensor) for cache in caches for tensor in cache.tensors]
         self._device = self._tensors[0].device
         self._host = [self._host_twin(tensor, num_blocks) for tensor in self._tensors]
         self._num_measured = min(MEASURED_BLOCKS, num_blocks, len(self._tensors[0]))

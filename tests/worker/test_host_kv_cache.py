@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra_lab.attention.backend import LayerKVCache
+from infra_lab.attention.kv_cache import KVCacheFormat
 from infra_lab.step import BlockCopy, ScheduledRequest, SchedulerOutput
 from infra_lab.worker.host_kv_cache import (
     PinnedKVCache,
@@ -20,14 +21,30 @@ NUM_BLOCKS, NUM_HOST_BLOCKS, BLOCK_SIZE = 6, 5, 2
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
-def make_caches(device: str = "cpu") -> list[LayerKVCache]:
+FORMATS = [
+    KVCacheFormat(3, 4, BLOCK_SIZE, torch.float32),
+    KVCacheFormat(3, 4, BLOCK_SIZE, torch.bfloat16),
+    KVCacheFormat(3, 4, BLOCK_SIZE, torch.float32, "int8_per_token_head"),
+    KVCacheFormat(3, 4, BLOCK_SIZE, torch.bfloat16, "fp8_per_token_head", sparse=True),
+    KVCacheFormat(3, 4, 16, torch.float32, "int8_per_channel_keys"),
+]
+every_format = pytest.mark.parametrize(
+    "form", FORMATS, ids=lambda form: f"{form.kv_cache_dtype}-{form.dtype}".replace("torch.", "")
+)
+
+
+def make_caches(form: KVCacheFormat = FORMATS[0], device: str = "cpu") -> list[LayerKVCache]:
+    """Three layers, filled with any finite numbers their types can hold."""
     torch.manual_seed(0)
-    shape = (NUM_BLOCKS, BLOCK_SIZE, 2, 3, 4)
-    return [LayerKVCache(torch.randn(shape, device=device)) for _ in range(3)]
+    caches = [form.allocate(NUM_BLOCKS, torch.device(device)) for _ in range(3)]
+    for cache in caches:
+        for tensor in cache.tensors:
+            tensor.copy_(torch.randint(-100, 100, tensor.shape))
+    return caches
 
 
 def contents(caches: list[LayerKVCache]) -> list[torch.Tensor]:
-    return [tensor.clone().cpu() for cache in caches for tensor in cache.tensors]
+    return [tensor.double().cpu() for cache in caches for tensor in cache.tensors]
 
 
 def pairs(num_sources: int, num_targets: int) -> st.SearchStrategy[list[BlockCopy]]:
@@ -36,10 +53,14 @@ def pairs(num_sources: int, num_targets: int) -> st.SearchStrategy[list[BlockCop
 
 
 def check_copies(
-    device: str, outs: list[BlockCopy], within: list[BlockCopy], ins: list[BlockCopy]
+    form: KVCacheFormat,
+    device: str,
+    outs: list[BlockCopy],
+    within: list[BlockCopy],
+    ins: list[BlockCopy],
 ) -> None:
     """In the order of a step, against the same on plain lists of numbers."""
-    caches = make_caches(device)
+    caches = make_caches(form, device)
     host = host_kv_cache(caches, NUM_HOST_BLOCKS)
     before = contents(caches)
     host.swap_out(outs)
@@ -56,30 +77,34 @@ def check_copies(
         assert tensor.tolist() == [expected[block] for block in range(NUM_BLOCKS)]
 
 
+@every_format
 @given(
     pairs(NUM_BLOCKS, NUM_HOST_BLOCKS),
     pairs(NUM_BLOCKS, NUM_BLOCKS),
     pairs(NUM_HOST_BLOCKS, NUM_BLOCKS),
 )
 def test_blocks_go_out_then_within_then_in(
-    outs: list[BlockCopy], within: list[BlockCopy], ins: list[BlockCopy]
+    form: KVCacheFormat, outs: list[BlockCopy], within: list[BlockCopy], ins: list[BlockCopy]
 ) -> None:
-    check_copies("cpu", outs, within, ins)
+    check_copies(form, "cpu", outs, within, ins)
 
 
 @needs_gpu
+@every_format
 @given(
     pairs(NUM_BLOCKS, NUM_HOST_BLOCKS),
     pairs(NUM_BLOCKS, NUM_BLOCKS),
     pairs(NUM_HOST_BLOCKS, NUM_BLOCKS),
 )
-def test_on_a_gpu_too(outs: list[BlockCopy], within: list[BlockCopy], ins: list[BlockCopy]) -> None:
-    check_copies("cuda", outs, within, ins)
+def test_on_a_gpu_too(
+    form: KVCacheFormat, outs: list[BlockCopy], within: list[BlockCopy], ins: list[BlockCopy]
+) -> None:
+    check_copies(form, "cuda", outs, within, ins)
 
 
 @needs_gpu
 def test_a_gpus_host_memory_is_pinned_and_its_copies_may_go_on_until_a_block_is_written() -> None:
-    caches = make_caches("cuda")
+    caches = make_caches(device="cuda")
     host = host_kv_cache(caches, NUM_HOST_BLOCKS)
     assert isinstance(host, PinnedKVCache)
     assert all(tensor.is_pinned() for tensor in host._host)
