@@ -8,6 +8,7 @@ from infra_lab.errors import UsageError
 
 METHODS = ("ngram", "draft_model")
 MAX_SPECULATIVE_TOKENS = 32
+DEFAULT_NUM_SPECULATIVE_TOKENS = 4
 # With shorter n-grams more is found and less of it is right; longer ones are rarely found.
 DEFAULT_LOOKUP_MIN, DEFAULT_LOOKUP_MAX = 2, 4
 
@@ -30,7 +31,7 @@ class SpeculativeConfig:
     """
 
     method: str
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int = DEFAULT_NUM_SPECULATIVE_TOKENS
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     draft_model: str | None = None

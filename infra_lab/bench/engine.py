@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infra_lab.bench.runs import BatchRun, StreamRun
 from infra_lab.bench.steps import StepRecorder
@@ -20,6 +20,9 @@ from infra_lab.models.config import ModelConfig
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.speculative_config import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from infra_lab.engine.llm import LLM
 
 Clock = Callable[[], float]
 
@@ -86,9 +89,7 @@ def model_shape(model: str, cache_dir: Path | None = None) -> tuple[Path, ModelC
     return path, read_config(path)
 
 
-def open_engine(
-    path: Path, settings: EngineSettings, steps: StepRecorder | None = None
-) -> OfflineEngine:
+def open_engine(path: Path, settings: EngineSettings, steps: StepRecorder | None = None) -> LLM:
     """Loads a model into our engine, whose steps go to `steps`; this is where torch is imported."""
     import torch
 

@@ -95,6 +95,52 @@ def resume_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
+def speculation_table(report: Mapping[str, Any]) -> Table:
+    """A row for each work, batch and kind of draft."""
+    table = Table(
+        title=f"Speculation, at most {report['num_speculative_tokens']} tokens drafted: "
+        f"{report['model']}, {report['dtype']}, greedy, ids equal"
+    )
+    for name in ("work", "at once", "draft", "tokens/step", "accepted", "by place", "speed-up"):
+        table.add_column(name, justify="left" if name in ("work", "draft") else "right")
+    previous = None
+    for run in report["runs"]:
+        if previous not in (None, (run["work"], run["batch"])):
+            table.add_section()
+        previous = (run["work"], run["batch"])
+        rate = run["acceptance_rate"]
+        table.add_row(
+            run["work"],
+            str(run["batch"]),
+            run["draft"],
+            f"{run['tokens_per_step']:.2f}",
+            NOT_MEASURED if rate is None else f"{100 * rate:.0f} %",
+            " ".join(f"{100 * share:.0f}" for share in run["acceptance_rate_per_pos"]) or "-",
+            f"{run['speedup']:.2f}x",
+        )
+    return table
+
+
+def beams_table(report: Mapping[str, Any]) -> Table:
+    """A row a width: KV blocks at the peak, shared and not."""
+    table = Table(
+        title=f"KV blocks of {report['block_size']} tokens at the peak: {report['model']}, "
+        f"{report['output_len']} output tokens"
+    )
+    for name in ("beam width", "prompts", "tokens", "copy on write", "without sharing", "saved"):
+        table.add_column(name, justify="right")
+    for row in report["beams"]:
+        table.add_row(
+            str(row["beam_width"]),
+            str(row["prompts"]),
+            f"{row['prompt_tokens']:,}",
+            f"{row['peak_kv_blocks']:,}",
+            f"{row['peak_kv_blocks_unshared']:,}",
+            f"{100 * row['saved']:.1f} %",
+        )
+    return table
+
+
 def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
     """Each engine's medians, then ours over each peer."""
     figures = Table(title="Side by side (medians)")

@@ -6,10 +6,11 @@ Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON obj
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from infra_lab.cli.bench_depth import beams, speculation
 from infra_lab.cli.bench_options import (
     NumRequests,
     OutputLen,
@@ -42,9 +43,6 @@ from infra_lab.cli.options import (
 from infra_lab.cli.session import speculative_config
 from infra_lab.cli.terminal import print_json, print_table
 from infra_lab.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 app = new_app(
     help="Measure throughput and latency, here and beside other engines.",
@@ -334,6 +332,8 @@ def resume(
         print_table(resume_table(report))
 
 
+app.command(cls=Command, epilog="Example: infra-lab bench speculation --batch 1")(speculation)
+app.command(cls=Command, epilog="Example: infra-lab bench beams --width 4")(beams)
 app.command(
     cls=Command,
     epilog="Example: infra-lab bench peers --peer vllm --python ~/vllm/bin/python "

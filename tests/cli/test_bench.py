@@ -53,7 +53,17 @@ def tiny_config(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", ["throughput", "latency", "perplexity", "peers", "policies", "resume"]
+    "command",
+    [
+        "throughput",
+        "latency",
+        "perplexity",
+        "peers",
+        "policies",
+        "resume",
+        "speculation",
+        "beams",
+    ],
 )
 def test_every_help_has_an_example(bench: Run, command: str) -> None:
     status, out, _ = bench(command, "--help")
@@ -88,6 +98,11 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["perplexity", "--budget", "101"], "--budget must be from 1 to 100 percent, not 101"),
         (["perplexity", "--kv-cache-dtype", "int4"], "no kv_cache_dtype 'int4'"),
         (["perplexity", "--text", "./no/such.txt"], "no/such.txt cannot be read as text"),
+        (["speculation", "--batch", "9"], "--batch must be from 1 to 8, not 9"),
+        (["speculation", "--num-speculative-tokens", "0"], "integer from 1 to 32, not 0"),
+        (["speculation", "--draft-layers", "30"], "from 1 to 29 for this model, not 30"),
+        (["speculation", "--output-tokens", "1"], "--output-tokens must be at least 2, not 1"),
+        (["beams", "--width", "0"], "--width must be at least 1, not 0"),
         (["peers"], "name at least one peer"),
         (["peers", "--peer", "sglang"], "no peer 'sglang'"),
         (["peers", "--peer", "vllm"], "give one for each peer"),
@@ -224,3 +239,34 @@ def _skip_without_model() -> None:
         resolve("smollm2-135m")
     except ModelNotFoundError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.model
+def test_speculation_is_measured_on_each_work_with_each_kind_of_draft(bench: Run) -> None:
+    _skip_without_model()
+    small = ["--batch", "8", "--output-tokens", "4", "--draft-layers", "2"]
+    status, out, err = bench("speculation", *small, "--json")
+    assert status == 0, err
+    rows = json.loads(out)["runs"]
+    drafts = ["none", "n-gram", "first 2 of 30 layers"]
+    assert [(row["work"], row["draft"]) for row in rows] == [
+        (work, draft) for work in ("summary", "chat") for draft in drafts
+    ]
+    for row in rows:
+        is_none = row["draft"] == "none"
+        assert (row["speedup"] == 1) == is_none
+        assert (row["acceptance_rate"] is None) or not is_none
+        assert 1 <= row["tokens_per_step"] <= 4
+
+
+@pytest.mark.model
+def test_beams_save_more_the_more_there_are(bench: Run) -> None:
+    _skip_without_model()
+    small = ["--width", "2", "--width", "3", "--output-tokens", "2", "--block-size", "32"]
+    status, out, err = bench("beams", *small, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["block_size"] == 32
+    rows = report["beams"]
+    assert [row["beam_width"] for row in rows] == [2, 3]
+    assert 0 < rows[0]["saved"] < rows[1]["saved"] < 1

@@ -350,7 +350,9 @@ def test_watch_says_that_the_file_is_gone(
 @pytest.mark.parametrize("options", [[], ["--poll"]])
 def test_watch_really_notices_a_save_and_ctrl_c(root: Path, options: list[str]) -> None:
     path = attempt(root, WRONG)
-    program = "from infra_lab.cli.main import main; import sys; main(sys.argv[1:])"
+    # A job in the background inherits an ignored SIGINT: here it is as in a terminal.
+    terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{terminal}; from infra_lab.cli.main import main; import sys; main(sys.argv[1:])"
     log = root / "log.txt"
     with log.open("wb") as out:
         child = subprocess.Popen(
