@@ -363,10 +363,15 @@ class OutputProcessor:
             return []
         request.error = error
         self._changed[request.request_id] = request
+        was_held_back = request.is_held_back
         ended = [sample for sample in request.samples if sample.finish_reason is None]
         for sample in ended:
             sample.finish(reason, None)
             del self._running[sample.child.request_id]
+        if was_held_back:
+            # Which are the best was not known yet: a sample that had ended is no answer either.
+            for sample in request.samples:
+                sample.finish_reason, sample.stop_reason = reason, None
         return [sample.child.request_id for sample in ended]
 
 

@@ -323,6 +323,16 @@ def test_an_aborted_request_shows_what_it_had_and_names_its_running_children() -
     assert processor.collect() == []
 
 
+def test_the_best_of_an_aborted_request_were_never_chosen() -> None:
+    processor = started(SamplingParams(n=1, best_of=2, logprobs=0))
+    entry = TokenLogprobs(ids("a")[0], -0.1, 1, [])
+    processor.process("r#0", ids("a"), 11.0, logprobs=[entry], finish_reason="stop", stop_reason=7)
+    assert processor.collect() == []
+    assert processor.abort("r") == ["r#1"]
+    (sample,) = one(processor).outputs
+    assert (sample.finish_reason, sample.stop_reason) == ("abort", None)
+
+
 def test_aborting_a_request_that_has_ended_does_nothing() -> None:
     processor = started()
     processor.process("r", ids("a"), 11.0, finish_reason="stop")
