@@ -28,6 +28,8 @@ COMMANDS = {
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
     "bench": "measure throughput and latency, here and beside other engines",
+    "quantize": "put a model's weights into fewer bits, and compare the ways to",
+    "eval": "measure a model's quality on a text",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",
     "start": "begin a problem: copies its starter to work/",
@@ -104,7 +106,7 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(_unknown(name))
     app = import_module(f"infra_lab.cli.{name}").app
-    is_group = len(app.registered_commands) > 1
+    is_group = len(app.registered_commands) > 1 or app.registered_callback is not None
     rest = arguments[1:] or (["--help"] if is_group else [])
     try:
         status = app(args=rest, prog_name=f"infra-lab {name}", standalone_mode=False)

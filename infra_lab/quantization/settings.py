@@ -1,0 +1,254 @@
+"""What a quantization run is asked to do, checked before anything is read. Torch-free.
+
+Answers "which knobs does which method have?": one table says, for every method, which bits and
+options it knows and which checkpoint formats can hold what it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from infra_lab.errors import UsageError
+from infra_lab.models.config import ModelConfig
+from infra_lab.quantization.modules import input_sizes
+
+PER_ROW = -1  # as --group: one scale for a whole row
+_PREFERRED_GROUPS = (128, 64, 32)
+_INTEGER_BITS = (2, 3, 4, 5, 6, 7, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Attributes:
+    summary: one line for people.
+    bits: of a weight, the default first.
+    formats: that can hold it, the default first; none where no file format here has its numbers.
+    options: the settings beside bits, format and seed that it knows.
+    symmetric: the default.
+    activation_bits: the default; None leaves activations alone.
+    grouped: whether groups of columns have a scale by default.
+    calibrated: whether it looks at a text.
+    """
+
+    summary: str
+    bits: tuple[int, ...]
+    formats: tuple[str, ...]
+    options: frozenset[str] = frozenset()
+    symmetric: bool = False
+    activation_bits: int | None = None
+    grouped: bool = True
+    calibrated: bool = False
+
+
+_INTEGER_OPTIONS = frozenset({"group_size", "symmetric", "activation_bits"})
+_WEIGHT_ONLY = ("gptq", "compressed-tensors", "awq", "gguf")
+_FOUR_FIRST = (4, 2, 3, 5, 6, 7, 8)
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "rtn": Method(
+            "round to nearest: no calibration, the baseline",
+            _FOUR_FIRST,
+            _WEIGHT_ONLY,
+            _INTEGER_OPTIONS | {"clip"},
+        ),
+        "gptq": Method(
+            "column by column, later columns make up for each error",
+            _FOUR_FIRST,
+            _WEIGHT_ONLY,
+            _INTEGER_OPTIONS | {"act_order", "damping", "clip"},
+            calibrated=True,
+        ),
+        "awq": Method(
+            "columns of large inputs are scaled up before rounding",
+            _FOUR_FIRST,
+            ("awq", "compressed-tensors", "gptq"),
+            _INTEGER_OPTIONS,
+            calibrated=True,
+        ),
+        "smoothquant": Method(
+            "outliers move from activations into weights, then both are rounded",
+            (8, 2, 3, 4, 5, 6, 7),
+            ("compressed-tensors",),
+            _INTEGER_OPTIONS | {"alpha"},
+            symmetric=True,
+            activation_bits=8,
+            grouped=False,
+            calibrated=True,
+        ),
+        "rotation": Method(
+            "the residual stream is rotated, which spreads outliers, then rounded to nearest",
+            _FOUR_FIRST,
+            _WEIGHT_ONLY,
+            _INTEGER_OPTIONS,
+        ),
+        "quip": Method(
+            "the same rotation, then LDLQ, which feeds errors back",
+            _FOUR_FIRST,
+            _WEIGHT_ONLY,
+            _INTEGER_OPTIONS | {"damping"},
+            calibrated=True,
+        ),
+        "nf4": Method("the 16 quantiles of a normal distribution", (4,), ("bitsandbytes",)),
+        "mxfp4": Method("e2m1 floats, a power of two for 32 of them", (4,), ()),
+        "fp8": Method(
+            "e4m3 floats, a scale a row; activations likewise",
+            (8,),
+            ("compressed-tensors", "fp8"),
+            activation_bits=8,
+            grouped=False,
+        ),
+        "llm_int8": Method(
+            "int8, columns of outlying activations in full precision",
+            (8,),
+            (),
+            frozenset({"outlier_threshold"}),
+            symmetric=True,
+            activation_bits=8,
+            grouped=False,
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationSettings:
+    """Everything that decides what comes out, so that two runs with the same are the same.
+
+    Attributes:
+        group_size: consecutive columns with one scale; None: one a row.
+        symmetric: grids with zero in the middle, or with a zero point of their own.
+        activation_bits: of each token's input, rounded when it comes; None: not at all.
+        act_order: GPTQ takes columns of large inputs first.
+        damping: part of the mean of the Hessian's diagonal that is added to it.
+        clip: shrink ranges to where the rounding costs least.
+        alpha: SmoothQuant's share of the outliers that moves into the weights.
+        outlier_threshold: LLM.int8()'s, in units of the activation.
+        seed: of random rotations.
+        num_sequences, sequence_length: of the calibration text.
+    """
+
+    method: str
+    bits: int
+    format: str | None
+    group_size: int | None = None
+    symmetric: bool = False
+    activation_bits: int | None = None
+    act_order: bool = False
+    damping: float = 0.01
+    clip: bool = False
+    alpha: float = 0.5
+    outlier_threshold: float = 6.0
+    seed: int = 0
+    num_sequences: int = 30
+    sequence_length: int = 512
+
+    @property
+    def is_calibrated(self) -> bool:
+        return METHODS[self.method].calibrated
+
+    def described(self) -> dict[str, Any]:
+        """What matters of it, JSON-ready: no calibration of a method that has none."""
+        method = METHODS[self.method]
+        values = asdict(self)
+        always = {"method", "bits", "format", "group_size", "symmetric", "activation_bits"}
+        sampled = {"num_sequences", "sequence_length"} if method.calibrated else set()
+        seeded = {"seed"} if self.method in ("rotation", "quip") else set()
+        kept = always | sampled | seeded | method.options
+        return {name: value for name, value in values.items() if name in kept}
+
+
+def choose_settings(
+    method_name: str, config: ModelConfig, given: Mapping[str, Any]
+) -> QuantizationSettings:
+    """Settings from what was asked for, by the names of QuantizationSettings, and the method's own
+    defaults for what was not (None).
+
+    `group_size` PER_ROW asks for one scale a row; not given it is the largest of 128, 64 and 32
+    that divides every layer's inputs. Raises UsageError that says what the method knows instead.
+    """
+    method = _method(method_name)
+    wanted = {name: value for name, value in given.items() if value is not None}
+    _refuse_foreign_options(method_name, method, wanted)
+    bits = wanted.pop("bits", method.bits[0])
+    if bits not in method.bits:
+        known = ", ".join(map(str, sorted(method.bits)))
+        raise UsageError(f"{method_name} has weights of {known} bits, not {bits}")
+    group_size = _group_size(wanted.pop("group_size", None), method, config)
+    wanted.setdefault("symmetric", method.symmetric)
+    wanted.setdefault("activation_bits", method.activation_bits)
+    _check_numbers(wanted)
+    format_name = wanted.pop("format", None)
+    if format_name is not None and format_name not in method.formats:
+        raise UsageError(f"{_no_such_pair(method_name, method)}, not {format_name!r}")
+    return QuantizationSettings(
+        method=method_name,
+        bits=bits,
+        format=format_name or next(iter(method.formats), None),
+        group_size=group_size,
+        **wanted,
+    )
+
+
+def _method(name: str) -> Method:
+    if name not in METHODS:
+        raise UsageError(f"no method {name!r}: there are {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _refuse_foreign_options(name: str, method: Method, given: Mapping[str, Any]) -> None:
+    own = {"bits", "format", "seed", "num_sequences", "sequence_length"} | method.options
+    for option in given:
+        if option not in own:
+            known = ", ".join(sorted(one.replace("_", "-") for one in method.options))
+            raise UsageError(
+                f"{name} has no {option.replace('_', '-')}: beside bits it knows "
+                f"{known or 'no settings'}"
+            )
+
+
+def _group_size(given: int | None, method: Method, config: ModelConfig) -> int | None:
+    """Raises UsageError for one that does not divide every layer's inputs."""
+    sizes = input_sizes(config)
+    fitting = [
+        size
+        for size in _PREFERRED_GROUPS
+        if all(in_features % size == 0 for in_features in sizes.values())
+    ]
+    if given is None:
+        return next(iter(fitting), None) if method.grouped else None
+    if given == PER_ROW:
+        return None
+    if given < 1:
+        raise UsageError(f"a group has at least 1 column, or is {PER_ROW} for a row, not {given}")
+    for module, in_features in sizes.items():
+        if in_features % given:
+            suited = " or ".join(map(str, [*fitting, f"{PER_ROW} (a row)"]))
+            raise UsageError(
+                f"a group of {given} does not divide the {in_features} inputs of {module} in this "
+                f"model: give {suited}"
+            )
+    return given
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    activation_bits = given["activation_bits"]
+    if activation_bits not in (None, 4, 8):
+        raise UsageError(f"activations have 4 or 8 bits, not {activation_bits}")
+    for name in ("alpha", "damping"):
+        if name in given and not 0 <= given[name] <= 1:
+            raise UsageError(f"{name} is a share from 0 to 1, not {given[name]}")
+    for name in ("num_sequences", "sequence_length"):
+        if given.get(name, 1) < 1:
+            raise UsageError(f"{name.replace('_', ' ')} must be at least 1, not {given[name]}")
+    if not given.get("outlier_threshold", 1) > 0:
+        raise UsageError(f"outlier threshold must be above 0, not {given['outlier_threshold']}")
+
+
+def _no_such_pair(name: str, method: Method) -> str:
+    if not method.formats:
+        return f"no file format here keeps what {name} makes: `quantize compare` measures it"
+    return f"{name} is kept as {', '.join(method.formats)}"
