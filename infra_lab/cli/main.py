@@ -77,10 +77,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         debug = True
         arguments.pop(0)
     _prepare_streams()
+    remark = ""
     try:
         status = _run(arguments)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         status = _INTERRUPTED
+        remark = f": {stop}" if str(stop) else ""
     except Exception as error:
         if debug:
             raise
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = _output_failed(error)
     if status == _INTERRUPTED:
         with suppress(OSError):
-            sys.stderr.write("interrupted\n")
+            sys.stderr.write(f"interrupted{remark}\n")
     sys.exit(status)
 
 

@@ -43,20 +43,32 @@ class LayerResult:
     @classmethod
     def load(cls, file: Path) -> LayerResult:
         """Raises ModelLoadError when the file is damaged."""
-        with opened(file) as tensors:
-            names = set(tensors.keys())
-            sizes = json.loads(tensors.metadata()["sizes"])
-            weights = {}
-            for name, (bits, group_size) in sizes.items():
-                parts = {
-                    part: tensors.get_tensor(f"{part}.{name}").clone()
-                    for part in _TENSORS
-                    if f"{part}.{name}" in names
-                }
-                weights[name] = QuantizedWeight(bits=bits, group_size=group_size, **parts)
-            dense = {
-                name.removeprefix(_DENSE): tensors.get_tensor(name).clone()
-                for name in sorted(names)
-                if name.startswith(_DENSE)
-            }
-        return cls(weights, dense)
+        names = weight_names(file)
+        return cls({name: load_weight(file, name) for name in names}, load_dense(file))
+
+
+def weight_names(file: Path) -> list[str]:
+    with opened(file) as tensors:
+        return list(json.loads(tensors.metadata()["sizes"]))
+
+
+def load_weight(file: Path, name: str) -> QuantizedWeight:
+    """One quantized matrix of a layer's file."""
+    with opened(file) as tensors:
+        bits, group_size = json.loads(tensors.metadata()["sizes"])[name]
+        kept = set(tensors.keys())
+        parts = {
+            part: tensors.get_tensor(f"{part}.{name}").clone()
+            for part in _TENSORS
+            if f"{part}.{name}" in kept
+        }
+    return QuantizedWeight(bits=bits, group_size=group_size, **parts)
+
+
+def load_dense(file: Path) -> dict[str, torch.Tensor]:
+    with opened(file) as tensors:
+        return {
+            name.removeprefix(_DENSE): tensors.get_tensor(name).clone()
+            for name in sorted(tensors.keys())
+            if name.startswith(_DENSE)
+        }

@@ -32,8 +32,8 @@ class OverlayCheckpoint:
         self.base = base
         self.path = base.path
         self.config = base.config if config is None else config
-        self.weights: dict[str, QuantizedWeight] = dict(quantized or {})
-        self.dense: dict[str, torch.Tensor] = dict(dense or {})
+        self.weights: Mapping[str, QuantizedWeight] = quantized or {}
+        self.dense: Mapping[str, torch.Tensor] = dense or {}
         self.activation = activation
 
     def names(self) -> list[str]:

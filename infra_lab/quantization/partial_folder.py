@@ -11,12 +11,20 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from infra_lab.errors import UsageError
-from infra_lab.quantization.layer_result import LayerResult
+from infra_lab.formats.quantized_weight import QuantizedWeight
+from infra_lab.quantization.layer_result import (
+    LayerResult,
+    load_dense,
+    load_weight,
+    weight_names,
+)
 
 _MANIFEST = "manifest.json"
 
@@ -50,6 +58,11 @@ class PartialFolder:
         _write_whole(file, json.dumps(wanted, indent=2).encode())
         return cls(path)
 
+    @property
+    def num_layers(self) -> int:
+        """Finished ones."""
+        return len(list(self.path.glob("layer-*.safetensors")))
+
     def has(self, layer: int) -> bool:
         return self._file(layer).is_file()
 
@@ -62,11 +75,36 @@ class PartialFolder:
         result.save(unfinished)
         unfinished.replace(file)
 
+    def weights(self, num_layers: int) -> Mapping[str, QuantizedWeight]:
+        """Every quantized matrix by name, read when it is asked for and not kept."""
+        files = map(self._file, range(num_layers))
+        return _KeptWeights({name: file for file in files for name in weight_names(file)})
+
+    def dense(self, num_layers: int) -> dict[str, torch.Tensor]:
+        merged: dict[str, torch.Tensor] = {}
+        for layer in range(num_layers):
+            merged |= load_dense(self._file(layer))
+        return merged
+
     def remove(self) -> None:
         shutil.rmtree(self.path)
 
     def _file(self, layer: int) -> Path:
         return self.path / f"layer-{layer:05}.safetensors"
+
+
+class _KeptWeights(Mapping[str, QuantizedWeight]):
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> QuantizedWeight:
+        return load_weight(self._files[name], name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def content_hash(path: Path) -> str:

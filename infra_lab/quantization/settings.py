@@ -7,7 +7,7 @@ options it knows and which checkpoint formats can hold what it makes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,9 @@ from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
 from infra_lab.quantization.modules import input_sizes
 
+DEFAULT_SEQUENCE = 512
 PER_ROW = -1  # as --group: one scale for a whole row
+GGUF_GROUP = 32
 _PREFERRED_GROUPS = (128, 64, 32)
 _INTEGER_BITS = (2, 3, 4, 5, 6, 7, 8)
 
@@ -43,8 +45,36 @@ class Method:
     calibrated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a checkpoint format can say.
+
+    Attributes:
+        bits: of a weight.
+        act_order: whether groups may be of columns that do not lie together.
+        activation_bits: to which layers may round their inputs.
+        group_size: the only one, or None for any.
+    """
+
+    bits: tuple[int, ...]
+    act_order: bool = False
+    activation_bits: tuple[int, ...] = ()
+    group_size: int | None = None
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "gptq": Format((2, 3, 4, 8), act_order=True),
+        "awq": Format((4,)),
+        "compressed-tensors": Format((4, 8), act_order=True, activation_bits=(8,)),
+        "bitsandbytes": Format((4,)),
+        "fp8": Format((8,), activation_bits=(8,)),
+        "gguf": Format((4, 8), group_size=GGUF_GROUP),
+    }
+)
+
 _INTEGER_OPTIONS = frozenset({"group_size", "symmetric", "activation_bits"})
-_WEIGHT_ONLY = ("gptq", "compressed-tensors", "awq", "gguf")
+_INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq", "gguf")
 _FOUR_FIRST = (4, 2, 3, 5, 6, 7, 8)
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -52,13 +82,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "rtn": Method(
             "round to nearest: no calibration, the baseline",
             _FOUR_FIRST,
-            _WEIGHT_ONLY,
+            _INTEGER_FORMATS,
             _INTEGER_OPTIONS | {"clip"},
         ),
         "gptq": Method(
             "column by column, later columns make up for each error",
             _FOUR_FIRST,
-            _WEIGHT_ONLY,
+            _INTEGER_FORMATS,
             _INTEGER_OPTIONS | {"act_order", "damping", "clip"},
             calibrated=True,
         ),
@@ -82,18 +112,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "rotation": Method(
             "the residual stream is rotated, which spreads outliers, then rounded to nearest",
             _FOUR_FIRST,
-            _WEIGHT_ONLY,
+            _INTEGER_FORMATS,
             _INTEGER_OPTIONS,
         ),
         "quip": Method(
             "the same rotation, then LDLQ, which feeds errors back",
             _FOUR_FIRST,
-            _WEIGHT_ONLY,
+            _INTEGER_FORMATS,
             _INTEGER_OPTIONS | {"damping"},
             calibrated=True,
         ),
         "nf4": Method("the 16 quantiles of a normal distribution", (4,), ("bitsandbytes",)),
-        "mxfp4": Method("e2m1 floats, a power of two for 32 of them", (4,), ()),
+        "mxfp4": Method("e2m1 floats, a power of two for 32 of them", (4,), ("compressed-tensors",)),
         "fp8": Method(
             "e4m3 floats, a scale a row; activations likewise",
             (8,),
@@ -144,7 +174,7 @@ class QuantizationSettings:
     outlier_threshold: float = 6.0
     seed: int = 0
     num_sequences: int = 30
-    sequence_length: int = 512
+    sequence_length: int = DEFAULT_SEQUENCE
 
     @property
     def is_calibrated(self) -> bool:
@@ -177,20 +207,56 @@ def choose_settings(
     if bits not in method.bits:
         known = ", ".join(map(str, sorted(method.bits)))
         raise UsageError(f"{method_name} has weights of {known} bits, not {bits}")
-    group_size = _group_size(wanted.pop("group_size", None), method, config)
+    format_name = wanted.pop("format", None)
+    if format_name is not None and format_name not in FORMATS:
+        raise UsageError(f"no format {format_name!r}: there are {', '.join(FORMATS)}")
+    if format_name == "gguf":
+        wanted.setdefault("group_size", GGUF_GROUP)
+    wanted["group_size"] = _group_size(wanted.get("group_size"), method, config)
     wanted.setdefault("symmetric", method.symmetric)
     wanted.setdefault("activation_bits", method.activation_bits)
+    wanted.setdefault("sequence_length", min(DEFAULT_SEQUENCE, config.max_position_embeddings))
     _check_numbers(wanted)
-    format_name = wanted.pop("format", None)
-    if format_name is not None and format_name not in method.formats:
-        raise UsageError(f"{_no_such_pair(method_name, method)}, not {format_name!r}")
-    return QuantizationSettings(
-        method=method_name,
-        bits=bits,
-        format=format_name or next(iter(method.formats), None),
-        group_size=group_size,
-        **wanted,
+    settings = QuantizationSettings(method=method_name, bits=bits, format=format_name, **wanted)
+    if format_name is not None:
+        require_format(settings)
+        return settings
+    suited = (name for name in method.formats if _why_unable(settings, name) is None)
+    return replace(settings, format=next(suited, None))
+
+
+def require_format(settings: QuantizationSettings) -> None:
+    """Raises UsageError unless the settings' format can hold what they make."""
+    if settings.format is not None:
+        reason = _why_unable(settings, settings.format)
+        if reason is not None:
+            raise UsageError(reason)
+        return
+    formats = METHODS[settings.method].formats
+    reasons = "; ".join(str(_why_unable(settings, name)) for name in formats)
+    raise UsageError(
+        f"no format here keeps {settings.method} of {settings.bits} bits so "
+        f"({reasons or 'none keeps this method'}): `quantize compare` measures it all the same"
     )
+
+
+def _why_unable(settings: QuantizationSettings, name: str) -> str | None:
+    """Why a format cannot hold what the settings make, or None."""
+    own, formats = FORMATS[name], METHODS[settings.method].formats
+    if name not in formats:
+        suited = ", ".join(formats) or "no format here"
+        return f"{settings.method} is kept as {suited}, not as {name}"
+    if settings.bits not in own.bits:
+        return f"{name} keeps {' or '.join(map(str, own.bits))} bits, not {settings.bits}"
+    if settings.act_order and not own.act_order:
+        return f"{name} keeps groups of neighbouring columns, and act-order makes others"
+    if settings.activation_bits is not None and settings.activation_bits not in own.activation_bits:
+        return f"{name} cannot say that inputs are rounded to {settings.activation_bits} bits"
+    if own.group_size not in (None, settings.group_size):
+        return f"{name} has groups of {own.group_size}, not of {settings.group_size or 'a row'}"
+    if name == "gguf" and settings.bits == 8 and not settings.symmetric:
+        return "gguf keeps 8 bits symmetric only"
+    return None
 
 
 def _method(name: str) -> Method:
@@ -246,9 +312,3 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
             raise UsageError(f"{name.replace('_', ' ')} must be at least 1, not {given[name]}")
     if not given.get("outlier_threshold", 1) > 0:
         raise UsageError(f"outlier threshold must be above 0, not {given['outlier_threshold']}")
-
-
-def _no_such_pair(name: str, method: Method) -> str:
-    if not method.formats:
-        return f"no file format here keeps what {name} makes: `quantize compare` measures it"
-    return f"{name} is kept as {', '.join(method.formats)}"
