@@ -127,15 +127,15 @@ class Comparison:
         self._measure_speed = measure_speed
         self._reference: ReferenceText | None = None
 
-    def reference_row(self) -> ComparedRow:
-        """Of the model itself; comparing needs it first."""
-        from infra_lab.quantization.evaluate import ReferenceText, TextModel, evaluate
+    def row(self, settings: QuantizationSettings | None) -> ComparedRow:
+        """Of the model quantized so; None: of the model itself."""
+        return self._model_row() if settings is None else self._quantized_row(settings)
+
+    def _model_row(self) -> ComparedRow:
+        from infra_lab.quantization.evaluate import TextModel, evaluate
 
         model = TextModel.load(self._checkpoint, max(map(len, self._windows)))
-        self._reference = ReferenceText(model, self._windows)
-        quality = evaluate(
-            model, self._windows, self._reference, self._saying("fp32", "evaluating")
-        )
+        quality = evaluate(model, self._windows, progress=self._saying("fp32", "evaluating"))
         del model
         return ComparedRow(
             "fp32",
@@ -143,13 +143,13 @@ class Comparison:
             32.0,
             4 * num_parameters(self._checkpoint.config),
             quality.likelihood.perplexity,
-            quality.kl_divergence or 0.0,
-            quality.top1_agreement or 1.0,
+            0.0,
+            1.0,
             self._speed(self._checkpoint),
             0.0,
         )
 
-    def row(self, settings: QuantizationSettings) -> ComparedRow:
+    def _quantized_row(self, settings: QuantizationSettings) -> ComparedRow:
         from infra_lab.quantization.evaluate import TextModel, evaluate
         from infra_lab.quantization.quantize import quantize_model
         from infra_lab.quantization.targets import target_format
@@ -169,7 +169,7 @@ class Comparison:
         quantize_s = time.perf_counter() - started
         model = TextModel.load(quantized, max(map(len, self._windows)))
         quality = evaluate(
-            model, self._windows, self._reference, self._saying(name, "evaluating")
+            model, self._windows, self._said_by_the_model(), self._saying(name, "evaluating")
         )
         del model
         linear_bytes = _linear_bytes(quantized, weight_format)
@@ -186,6 +186,16 @@ class Comparison:
             self._speed(quantized),
             quantize_s,
         )
+
+    def _said_by_the_model(self) -> ReferenceText:
+        """Made when the first row needs it: a comparison may find all of them finished."""
+        from infra_lab.quantization.evaluate import ReferenceText, TextModel
+
+        if self._reference is None:
+            model = TextModel.load(self._checkpoint, max(map(len, self._windows)))
+            told = self._saying("fp32", "evaluating")
+            self._reference = ReferenceText(model, self._windows, told)
+        return self._reference
 
     def _speed(self, checkpoint: Checkpoint) -> float | None:
         return None if self._measure_speed is None else self._measure_speed(checkpoint)

@@ -10,6 +10,7 @@ from infra_lab.errors import ModelLoadError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.layers.linear import Linear
 from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.models.shapes import parameter_shapes
 from infra_lab.models.weights import Weights
 from infra_lab.quantization.layer_stream import LayerStream
 from infra_lab.quantization.modules import LinearGroup, layer_prefix
@@ -57,9 +58,7 @@ class LayerView:
         """The matrices of a group, one's rows under the other's."""
         return torch.cat([self.weight(module) for module in group.modules])
 
-    def split(
-        self, group: LinearGroup, weight: QuantizedWeight
-    ) -> dict[str, QuantizedWeight]:
+    def split(self, group: LinearGroup, weight: QuantizedWeight) -> dict[str, QuantizedWeight]:
         """The rows of `stacked`, each to its own name again."""
         parts, start = {}, 0
         for module in group.modules:
@@ -71,7 +70,11 @@ class LayerView:
     def inputs(self) -> dict[LinearGroup, torch.Tensor]:
         """What comes into every group [num_tokens, in_features] while none is quantized."""
         seen: dict[LinearGroup, torch.Tensor] = {}
-        self.visit(lambda group, x: seen.setdefault(group, x.clone()) and None)
+
+        def keep(group: LinearGroup, inputs: torch.Tensor) -> None:
+            seen[group] = inputs.clone()
+
+        self.visit(keep)
         return seen
 
     def visit(self, visit: Callable[[LinearGroup, torch.Tensor], Linear | None]) -> None:
@@ -89,6 +92,4 @@ class LayerView:
         return below.linear(*group.modules, bias=below.has(f"{group.modules[0]}.bias"))
 
     def _rows(self, module: str) -> int:
-        from infra_lab.models.shapes import parameter_shapes
-
         return parameter_shapes(self._checkpoint.config)[self.name(module)][0]

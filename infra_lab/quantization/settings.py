@@ -123,7 +123,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             calibrated=True,
         ),
         "nf4": Method("the 16 quantiles of a normal distribution", (4,), ("bitsandbytes",)),
-        "mxfp4": Method("e2m1 floats, a power of two for 32 of them", (4,), ("compressed-tensors",)),
+        "mxfp4": Method(
+            "e2m1 floats, a power of two for 32 of them", (4,), ("compressed-tensors",)
+        ),
         "fp8": Method(
             "e4m3 floats, a scale a row; activations likewise",
             (8,),

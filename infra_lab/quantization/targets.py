@@ -19,7 +19,9 @@ def target_format(settings: QuantizationSettings) -> WeightFormat:
     if settings.format == "awq":
         return AWQFormat(settings.group_size, settings.symmetric)
     if settings.format == "gptq":
-        return GPTQFormat(settings.bits, settings.group_size, settings.symmetric, settings.act_order)
+        return GPTQFormat(
+            settings.bits, settings.group_size, settings.symmetric, settings.act_order
+        )
     raise UsageError(f"no format {settings.format!r}")
 
 
