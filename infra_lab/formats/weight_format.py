@@ -164,6 +164,18 @@ def require_groups(
         raise UsageError(f"{label} keeps groups of consecutive columns, and this weight has others")
 
 
+def require_table(weight: QuantizedWeight, table: torch.Tensor, kind: str, label: str) -> None:
+    """Raises UsageError unless the weight's codes stand for the numbers of this table, and each
+    for a number; nothing may shift them."""
+    if weight.zeros is not None or weight.offsets is not None:
+        raise UsageError(f"{label} has neither zero points nor offsets, and this weight has")
+    same = (weight.values == table) | (weight.values.isnan() & table.isnan())
+    if not torch.all(same):
+        raise UsageError(f"{label} keeps {kind}, and this weight's codes stand for others")
+    if torch.any(torch.isnan(table[weight.codes.int()])):
+        raise UsageError(f"this weight has NaN in it, which {label} is not to keep")
+
+
 def checked_groups(
     g_idx: torch.Tensor | None, group_size: int, in_features: int
 ) -> torch.Tensor | None:
