@@ -7,25 +7,30 @@ error of the ones before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
 
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.layers.linear import Linear
+from infra_lab.quantization.awq import awq, search_scales
 from infra_lab.quantization.clipping import ClippingSearch
 from infra_lab.quantization.gptq import GptqOptions, gptq
-from infra_lab.quantization.hessian import InputStatistics
+from infra_lab.quantization.hessian import InputStatistics, proxy_loss
 from infra_lab.quantization.integer import IntegerScheme
 from infra_lab.quantization.layer_result import LayerResult
 from infra_lab.quantization.layer_view import LayerView
+from infra_lab.quantization.ldlq import ldlq
 from infra_lab.quantization.modules import GROUPS, LinearGroup
 from infra_lab.quantization.rtn import round_to_nearest
+from infra_lab.quantization.scaled_layer import ScaledLayer
 from infra_lab.quantization.settings import QuantizationSettings
+from infra_lab.quantization.smoothquant import smoothing_scales
 
 LayerMethod = Callable[[LayerView, QuantizationSettings], LayerResult]
 Round = Callable[[torch.Tensor], QuantizedWeight]
+_UNCLIPPED = ("self_attn.q_proj", "self_attn.k_proj")
 RoundByHessian = Callable[[torch.Tensor, torch.Tensor], QuantizedWeight]
 
 
@@ -48,6 +53,81 @@ def gptq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
     scheme = integer_scheme(settings)
     options = GptqOptions(settings.damping, settings.act_order, clipping=_clipping(settings))
     return _in_order(layer, lambda weight, hessian: gptq(weight, hessian, scheme, options))
+
+
+def quip_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    scheme, damping = integer_scheme(settings), settings.damping
+    return _in_order(layer, lambda weight, hessian: ldlq(weight, hessian, scheme, damping))
+
+
+def awq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    """Scales by the inputs of the layer as it was; ranges are clipped but those of q and k."""
+    scheme, seen, scaled = integer_scheme(settings), _statistics(layer), ScaledLayer(layer)
+    for group in GROUPS:
+        weights, inputs = [layer.weight(module) for module in group.modules], seen[group]
+        best = search_scales(weights, inputs.hessian, inputs.mean_magnitude, scheme).scales
+        shared, ones = scaled.possible(group, best), torch.ones_like(best)
+        if not torch.equal(shared, best):
+            # Not a scale of the search's grid: it has to do better than none by itself.
+            shared = min(
+                shared, ones, key=lambda one: _awq_loss(one, weights, inputs.hessian, scheme)
+            )
+        scaled.divide_input(group, shared)
+    return LayerResult(
+        {
+            layer.name(module): awq(
+                scaled.rows(module),
+                scaled.scales[group],
+                seen[group].hessian,
+                scheme,
+                None if module in _UNCLIPPED else ClippingSearch(),
+            )
+            for group in GROUPS
+            for module in group.modules
+        },
+        scaled.changed,
+    )
+
+
+def smoothquant_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    """Largest magnitudes are those of the layer as it was."""
+    scheme, seen, scaled = integer_scheme(settings), _statistics(layer), ScaledLayer(layer)
+    for group in GROUPS:
+        weights = [layer.weight(module) for module in group.modules]
+        scales = smoothing_scales(seen[group].max_magnitude, weights, settings.alpha)
+        scaled.divide_input(group, scaled.possible(group, scales))
+    return LayerResult(
+        {
+            layer.name(module): round_to_nearest(scaled.rows(module) * scaled.scales[group], scheme)
+            for group in GROUPS
+            for module in group.modules
+        },
+        scaled.changed,
+    )
+
+
+def _statistics(layer: LayerView) -> dict[LinearGroup, InputStatistics]:
+    """Of every group's input while nothing in the layer is quantized."""
+    seen: dict[LinearGroup, InputStatistics] = {}
+
+    def visit(group: LinearGroup, inputs: torch.Tensor) -> None:
+        seen[group] = InputStatistics(inputs.shape[1])
+        seen[group].add(inputs)
+
+    layer.visit(visit)
+    return seen
+
+
+def _awq_loss(
+    scales: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    hessian: torch.Tensor,
+    scheme: IntegerScheme,
+) -> float:
+    rounded = (awq(weight, scales, hessian, scheme).dequantize() / scales for weight in weights)
+    return sum(
+        proxy_loss(weight, one, hessian) for weight, one in zip(weights, rounded, strict=True)
+    )
 
 
 def _each(layer: LayerView, round_weight: Round) -> LayerResult:
@@ -84,5 +164,9 @@ LAYER_METHODS: Mapping[str, LayerMethod] = MappingProxyType(
     {
         "rtn": rtn_layer,
         "gptq": gptq_layer,
+        "awq": awq_layer,
+        "smoothquant": smoothquant_layer,
+        "rotation": rtn_layer,  # of a model that is rotated already
+        "quip": quip_layer,
     }
 )

@@ -10,6 +10,7 @@ from infra_lab.errors import ModelLoadError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.layers.linear import Linear
 from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.models.config import ModelConfig
 from infra_lab.models.shapes import parameter_shapes
 from infra_lab.models.weights import Weights
 from infra_lab.quantization.layer_stream import LayerStream
@@ -35,9 +36,13 @@ class LayerView:
         self._prefix = layer_prefix(layer)
         self._stream = stream
 
-    def name(self, module: str) -> str:
+    @property
+    def config(self) -> ModelConfig:
+        return self._checkpoint.config
+
+    def name(self, module: str, kind: str = "weight") -> str:
         """`mlp.up_proj` -> `model.layers.3.mlp.up_proj.weight`."""
-        return f"{self._prefix}{module}.weight"
+        return f"{self._prefix}{module}.{kind}"
 
     def weight(self, module: str) -> torch.Tensor:
         """fp32, a matrix [out_features, in_features] or a norm's vector.
@@ -53,6 +58,13 @@ class LayerView:
                 "infinite and cannot be quantized: fetch the model again"
             )
         return weight
+
+    def bias(self, module: str) -> torch.Tensor | None:
+        """fp32 [out_features], or None where the layer has none."""
+        name = self.name(module, "bias")
+        if name not in self._checkpoint.names():
+            return None
+        return self._checkpoint.tensor(name, torch.float32)
 
     def stacked(self, group: LinearGroup) -> torch.Tensor:
         """The matrices of a group, one's rows under the other's."""

@@ -7,13 +7,11 @@ in memory, which the engine runs and the writer writes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from infra_lab.errors import UsageError
-from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
-from infra_lab.formats.weight_format import WeightFormat
+from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.quantization.layer_methods import LAYER_METHODS
 from infra_lab.quantization.layer_result import LayerResult
@@ -21,7 +19,9 @@ from infra_lab.quantization.layer_stream import LayerStream
 from infra_lab.quantization.layer_view import LayerView
 from infra_lab.quantization.overlay import OverlayCheckpoint
 from infra_lab.quantization.partial_folder import PartialFolder
+from infra_lab.quantization.rotated_checkpoint import RotatedCheckpoint
 from infra_lab.quantization.settings import QuantizationSettings
+from infra_lab.quantization.targets import Target, activation_format
 
 Progress = Callable[[int, int, str], None]
 
@@ -30,7 +30,7 @@ def quantize_model(
     source: Checkpoint,
     settings: QuantizationSettings,
     sequences: torch.Tensor | None = None,
-    weight_format: WeightFormat | None = None,
+    weight_format: Target | None = None,
     partial: PartialFolder | None = None,
     progress: Progress | None = None,
 ) -> OverlayCheckpoint:
@@ -46,6 +46,7 @@ def quantize_model(
 
     Raises ModelLoadError for weights that are NaN or infinite, UsageError for what does not fit.
     """
+    source = _base(source, settings)
     num_layers = source.config.num_hidden_layers
     activation = activation_format(settings)
     missing = [n for n in range(num_layers) if partial is None or not partial.has(n)]
@@ -78,19 +79,14 @@ def quantize_model(
     return OverlayCheckpoint(source, weights, dense, activation)
 
 
-def activation_format(settings: QuantizationSettings) -> ActivationFormat | None:
-    """What the quantized layers do to their inputs, when they come."""
-    if settings.activation_bits is None:
-        return None
-    activation = ActivationFormat(settings.activation_bits)
-    if settings.method == "fp8":
-        return replace(activation, kind="fp8")
-    if settings.method == "llm_int8":
-        return replace(activation, outlier_threshold=settings.outlier_threshold)
-    return activation
+def _base(source: Checkpoint, settings: QuantizationSettings) -> Checkpoint:
+    """The model whose layers are quantized: the source, or its like with rotated weights."""
+    if settings.method in ("rotation", "quip"):
+        return RotatedCheckpoint(source, settings.seed)
+    return source
 
 
-def _stored(layer: LayerResult, weight_format: WeightFormat | None) -> LayerResult:
+def _stored(layer: LayerResult, weight_format: Target | None) -> LayerResult:
     if weight_format is None:
         return layer
     stored: dict[str, QuantizedWeight] = {}

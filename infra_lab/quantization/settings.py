@@ -18,6 +18,7 @@ from infra_lab.quantization.modules import input_sizes
 DEFAULT_SEQUENCE = 512
 PER_ROW = -1  # as --group: one scale for a whole row
 GGUF_GROUP = 32
+FP8_BLOCK = 128
 _PREFERRED_GROUPS = (128, 64, 32)
 _INTEGER_BITS = (2, 3, 4, 5, 6, 7, 8)
 
@@ -32,6 +33,7 @@ class Method:
     symmetric: the default.
     activation_bits: the default; None leaves activations alone.
     grouped: whether groups of columns have a scale by default.
+    fixed_group: the only number of columns with one scale that it knows.
     calibrated: whether it looks at a text.
     """
 
@@ -42,6 +44,7 @@ class Method:
     symmetric: bool = False
     activation_bits: int | None = None
     grouped: bool = True
+    fixed_group: int | None = None
     calibrated: bool = False
 
 
@@ -67,7 +70,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "gptq": Format((2, 3, 4, 8), act_order=True),
         "awq": Format((4,)),
         "compressed-tensors": Format((4, 8), act_order=True, activation_bits=(8,)),
-        "bitsandbytes": Format((4,)),
+        "bitsandbytes": Format((4, 8), activation_bits=(8,)),
         "fp8": Format((8,), activation_bits=(8,)),
         "gguf": Format((4, 8), group_size=GGUF_GROUP),
     }
@@ -136,7 +139,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "llm_int8": Method(
             "int8, columns of outlying activations in full precision",
             (8,),
-            (),
+            ("bitsandbytes",),
             frozenset({"outlier_threshold"}),
             symmetric=True,
             activation_bits=8,
@@ -286,6 +289,7 @@ def _group_size(given: int | None, method: Method, config: ModelConfig) -> int |
         for size in _PREFERRED_GROUPS
         if all(in_features % size == 0 for in_features in sizes.values())
     ]
+    given = method.fixed_group if given is None else given
     if given is None:
         return next(iter(fitting), None) if method.grouped else None
     if given == PER_ROW:

@@ -1,36 +1,45 @@
-"""Which checkpoint format a run's weights go into, and the writing of it."""
+"""Which checkpoint format a run's weights go into, and what a layer does to its inputs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from infra_lab.errors import UsageError
-from infra_lab.formats.awq import AWQFormat
-from infra_lab.formats.gptq import GPTQFormat
+from infra_lab.formats.gguf_blocks import GGUFFormat
+from infra_lab.formats.layouts import Numbers, weight_format
+from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.formats.weight_format import WeightFormat
-from infra_lab.quantization.overlay import OverlayCheckpoint
-from infra_lab.quantization.settings import QuantizationSettings, require_format
-from infra_lab.quantization.writer import write_folder
+from infra_lab.quantization.settings import FP8_BLOCK, QuantizationSettings, require_format
+
+Target = WeightFormat | GGUFFormat
+
+_NUMBERS: dict[str, Numbers] = {"nf4": "nf4", "mxfp4": "mxfp4", "fp8": "fp8"}
 
 
-def target_format(settings: QuantizationSettings) -> WeightFormat:
+def target_format(settings: QuantizationSettings) -> Target:
     """Raises UsageError where no format can hold what the settings make."""
     require_format(settings)
-    if settings.format == "awq":
-        return AWQFormat(settings.group_size, settings.symmetric)
-    if settings.format == "gptq":
-        return GPTQFormat(
-            settings.bits, settings.group_size, settings.symmetric, settings.act_order
-        )
-    raise UsageError(f"no format {settings.format!r}")
-
-
-def write_model(quantized: OverlayCheckpoint, out: Path, weight_format: WeightFormat) -> None:
-    write_folder(
-        quantized.base,
-        out,
-        quantized.weights,
-        weight_format,
-        activation=quantized.activation,
-        dense=quantized.dense,
+    assert settings.format is not None
+    if settings.format == "gguf":
+        if settings.bits == 8:
+            return GGUFFormat("Q8_0")
+        return GGUFFormat("Q4_0" if settings.symmetric else "Q4_1")
+    return weight_format(
+        settings.format,
+        _NUMBERS.get(settings.method, "int"),
+        bits=settings.bits,
+        group_size=FP8_BLOCK if settings.format == "fp8" else settings.group_size,
+        symmetric=settings.symmetric,
+        act_order=settings.act_order,
+        double_quantization=settings.method == "nf4",
+        activation=activation_format(settings),
     )
+
+
+def activation_format(settings: QuantizationSettings) -> ActivationFormat | None:
+    """What the quantized layers do to their inputs, when they come."""
+    bits = settings.activation_bits
+    if bits is None:
+        return None
+    if settings.method == "fp8":
+        return ActivationFormat(bits, kind="fp8")
+    if settings.method == "llm_int8":
+        return ActivationFormat(bits, outlier_threshold=settings.outlier_threshold)
+    return ActivationFormat(bits)
