@@ -195,7 +195,7 @@ class FourBitFormat:
 
 @dataclass(frozen=True, slots=True)
 class RowInt8Format:
-    """LLM.int8(): int8 rows and, as SCB, each row's largest magnitude, which code 127 stands for."""
+    """LLM.int8(): int8 rows and, as SCB, the largest magnitude of each, which code 127 is."""
 
     @property
     def bits(self) -> int:
