@@ -100,17 +100,19 @@ def fit_grid(low: torch.Tensor, high: torch.Tensor, scheme: IntegerScheme) -> In
     steps, middle = 2**scheme.bits - 1, 2 ** (scheme.bits - 1)
     if scheme.symmetric:
         reach = torch.maximum(high, -low)
-        scales = _storable(reach / (middle - 1 if scheme.narrow else steps / 2), scheme.scale_dtype)
+        scales = storable(reach / (middle - 1 if scheme.narrow else steps / 2), scheme.scale_dtype)
         zeros = torch.full_like(scales, middle)
     else:
-        scales = _storable((high - low) / steps, scheme.scale_dtype)
+        scales = storable((high - low) / steps, scheme.scale_dtype)
         zeros = (-low / scales).round_().clamp_(0, steps)
     limit = LARGEST / torch.maximum(zeros, steps - zeros)
     scales = torch.minimum(scales, limit.clamp_(max=torch.finfo(scheme.scale_dtype).max))
     return IntegerGrid(scheme.bits, scales.float(), zeros.float(), int(scheme.narrow))
 
 
-def _storable(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def storable(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Scales, fp64, as that type has them: its largest for larger ones, and 1 for what it has no
+    number for but zero."""
     largest = torch.finfo(dtype).max
     stored = scales.clamp(max=largest).to(dtype).double()
     return torch.where(stored == 0, 1.0, stored)
