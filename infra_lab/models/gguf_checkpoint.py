@@ -17,6 +17,8 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES
 
 from infra_lab.errors import ModelLoadError
+from infra_lab.formats.gguf_blocks import READABLE, read_blocks
+from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.gguf_config import ROPE_FACTORS, gguf_config
 from infra_lab.models.gguf_dequant import SUPPORTED_QUANTIZATIONS, dequantize_rows
@@ -79,6 +81,18 @@ class GGUFCheckpoint:
         else:
             self._read_in_order(info, result)
         return result
+
+    def quantized(self, name: str) -> QuantizedWeight | None:
+        info = self._infos.get(name)
+        if info is None or len(info.shape) != 2 or info.quantization.name not in READABLE:
+            return None
+        packed = np.concatenate(list(self._packed_chunks(info, *info.shape)))
+        if self._is_permuted(name):
+            packed = packed[half_rotation_order(len(packed), self._num_heads(name))]
+        return read_blocks(torch.from_numpy(packed), info.quantization.name)
+
+    def activation_format(self, name: str) -> ActivationFormat | None:
+        return None
 
     def _is_permuted(self, name: str) -> bool:
         """llama.cpp reorders the rows of q and k for interleaved rotation in Llama files only."""
