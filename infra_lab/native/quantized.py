@@ -106,7 +106,8 @@ class QuantizedMatrix:
 def quantized_linear(
     x: torch.Tensor, matrix: QuantizedMatrix, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """x: fp32 [m, in], contiguous -> [m, out_features]; into `out`, each row contiguous, if given."""
+    """x: fp32 [m, in], contiguous -> [m, out_features], into `out`, each row contiguous, if
+    given."""
     rows = x.shape[0]
     y = empty_output(rows, matrix.out_features) if out is None else out
     scratch = torch.empty(x.numel()) if rows > 1 else None
