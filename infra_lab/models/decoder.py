@@ -132,7 +132,7 @@ class DecoderForCausalLM:
             self.embed: Embedding | TiedEmbedding = TiedEmbedding(self.head)
         else:
             self.head = weights.linear("lm_head", bias=False)
-            self.embed = Embedding(trunk.tensor("embed_tokens.weight"))
+            self.embed = trunk.embedding("embed_tokens")
         self.layers = [
             DecoderLayer(config, trunk.below(f"layers.{i}"), self.attention_class)
             for i in range(config.num_hidden_layers)

@@ -97,6 +97,14 @@ def _declare(library: ctypes.CDLL) -> None:
     library.panel_width.restype = ctypes.c_int
     library.linear.argtypes = (*[pointer] * 4, *[size] * 4, ctypes.c_int)
     library.linear.restype = None
+    library.quantized_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_int)
+    library.quantized_linear.restype = None
+    library.quantized_rows.argtypes = (pointer, pointer, size, pointer, ctypes.c_int)
+    library.quantized_rows.restype = None
+    library.pack_codes.argtypes = (pointer, pointer, *[size] * 4, ctypes.c_int)
+    library.pack_codes.restype = None
+    library.decodes.argtypes = (ctypes.c_int, ctypes.c_int)
+    library.decodes.restype = ctypes.c_int
     library.rms_norm.argtypes = (*[pointer] * 4, *[size] * 3, ctypes.c_float, ctypes.c_int)
     library.rms_norm.restype = None
     library.silu_and_mul.argtypes = (pointer, pointer, size, size, size, ctypes.c_int)

@@ -30,6 +30,7 @@ class Kernel(IntEnum):
     SILU_AND_MUL = 2
     ROTATE = 3
     PAGED_ATTENTION = 4
+    QUANTIZED_LINEAR = 5
 
 
 class _Call(ctypes.Structure):

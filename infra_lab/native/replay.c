@@ -5,7 +5,7 @@
  */
 #include "kernels.h"
 
-enum { LINEAR, RMS_NORM, SILU_AND_MUL, ROTATE, PAGED_ATTENTION };
+enum { LINEAR, RMS_NORM, SILU_AND_MUL, ROTATE, PAGED_ATTENTION, QUANTIZED_LINEAR };
 
 typedef struct {
     int64_t kernel;
@@ -23,6 +23,9 @@ void replay(const Call *calls, int64_t num_calls, int64_t rows, int num_threads)
         switch (c->kernel) {
         case LINEAR:
             linear(p[0], p[1], p[2], p[3], rows, n[1], n[2], n[3], num_threads);
+            break;
+        case QUANTIZED_LINEAR:
+            quantized_linear(p[0], p[1], p[2], p[3], rows, n[1], num_threads);
             break;
         case RMS_NORM:
             rms_norm(p[0], p[1], p[2], p[3], rows, n[1], n[2], c->eps, num_threads);
