@@ -76,7 +76,7 @@ def quantize_to_folder(
             quantized = quantize_model(
                 checkpoint, settings, sequences, weight_format, partial, progress
             )
-            write_model(quantized, out, weight_format)
+            write_model(quantized, out, weight_format, torch.float16)
         except KeyboardInterrupt:
             num_layers = checkpoint.config.num_hidden_layers
             raise StoppedError(_how_to_go_on(partial, num_layers)) from None
