@@ -43,6 +43,12 @@ def compare(
     sequence_length: Annotated[
         int | None, count_option("Tokens of each; default: 512, or the context.")
     ] = None,
+    outliers: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Plant outliers first, so many times as large: a power of two."
+        ),
+    ] = None,
     figure: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw perplexity against bits there, as SVG."),
@@ -78,6 +84,7 @@ def compare(
     from infra_lab.quantization.calibration import calibration_sequences
     from infra_lab.quantization.corpus import BOOK, calibration_text, evaluation_text
     from infra_lab.quantization.evaluate import checked_windows
+    from infra_lab.quantization.outliers import with_planted_outliers
     from infra_lab.quantization.partial_folder import content_hash
     from infra_lab.quantization.settings import METHODS
 
@@ -94,15 +101,22 @@ def compare(
         torch.set_num_threads(threads)
     checkpoint = open_checkpoint(path)
     tokenizer = load_tokenizer(checkpoint)
+    if outliers is not None:
+        checkpoint = with_planted_outliers(checkpoint, outliers)
     windows = checked_windows(tokenizer.encode(evaluation_text(text))[:tokens], window, config)
     learned = tokenizer.encode(calibration_text(calibration))
-    facts = {"model": content_hash(path), "windows": [len(one) for one in windows]}
+    facts = {
+        "model": content_hash(path),
+        "outliers": outliers,
+        "windows": [len(one) for one in windows],
+    }
     kept = RowsFile(rows, facts | {"text": BOOK if text is None else text.name})
     report: dict[str, Any] = {
         "model": model,
         "text": BOOK if text is None else text.name,
         "tokens": sum(len(one) - 1 for one in windows),
         "window": max(map(len, windows)),
+        "outliers": outliers,
     }
     with steps_progress("steps") as progress:
         comparison = Comparison(
