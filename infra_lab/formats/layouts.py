@@ -98,12 +98,10 @@ def quantization_values(
     weight: WeightFormat,
     activation: ActivationFormat | None,
     ignored: Sequence[str] = ("lm_head",),
-    dtype: str = "float16",
 ) -> dict[str, Any]:
     """The quantization_config of a folder whose linear layers but `ignored` have this format.
 
-    `dtype` is what bitsandbytes is told to compute in. Raises UsageError when the layout has no
-    word for what the layers do to their inputs.
+    Raises UsageError when the layout has no word for what the layers do to their inputs.
     """
     if isinstance(weight, RowInt8Format):
         return _row_int8_values(activation, ignored)
@@ -144,7 +142,7 @@ def quantization_values(
                 "load_in_8bit": False,
                 "bnb_4bit_quant_type": weight.kind,
                 "bnb_4bit_use_double_quant": weight.double_quantization,
-                "bnb_4bit_compute_dtype": dtype,
+                "bnb_4bit_compute_dtype": weight.dtype,
                 "bnb_4bit_quant_storage": "uint8",
                 "llm_int8_skip_modules": list(ignored),
             }

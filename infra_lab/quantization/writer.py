@@ -65,7 +65,7 @@ def write_folder(
     names = parameter_names(source, weights, dense)
     ignored = _left_out(source, weights, weight_format)
     dtype_name = str(dtype).removeprefix("torch.")
-    quantization = quantization_values(weight_format, activation, ignored, dtype_name)
+    quantization = quantization_values(weight_format, activation, ignored)
     config = _config(source, dtype_name, untied=_HEAD in dense) | {
         "quantization_config": quantization
     }
