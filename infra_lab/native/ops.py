@@ -79,7 +79,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def round_rows(x: torch.Tensor, largest: int) -> torch.Tensor:
-    """x: fp32 [m, n], contiguous -> each row's integers from -largest to largest, times its scale."""
+    """x: fp32 [m, n], contiguous -> each row as integers of at most `largest`, times a scale."""
     out = torch.empty_like(x)
     pointers, sizes = (x.data_ptr(), out.data_ptr()), tuple(x.shape)
     kernel = load_library().round_rows

@@ -21,6 +21,7 @@ from infra_lab.layers.linear import DenseLinear, PackedLinear
 from infra_lab.layers.quantized_input import QuantizedInput, rounded_input
 from infra_lab.layers.quantized_linear import QuantizedLinear
 from infra_lab.layers.side_by_side import SideBySide
+from infra_lab.layers.triton_linear import W4A16Linear, W8A8Linear
 from infra_lab.models import weights as weights_module
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.config import ModelConfig
@@ -242,6 +243,27 @@ def test_an_activation_format_that_no_layer_computes_is_refused(make: Made) -> N
     checkpoint = make({}, {"o_proj": ActivationFormat(bits=4, kind="fp8")})
     with pytest.raises(UsageError, match="fp8 have 8 bits"):
         load(checkpoint)
+
+
+def test_a_gpu_runs_the_layouts_that_its_kernels_take_and_dequantizes_the_rest(make: Made) -> None:
+    """Interpreted: on the CPU, in the types of a GPU."""
+    interpreter = pytest.importorskip("kernels.testing.interpreter")
+    int8 = ("int8", 96, "none")
+    kinds = dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("int4", 32, "none"))
+    kinds |= {"gate_proj": int8, "up_proj": int8, "o_proj": ("nf4", 64, "none")}
+    activations = {"gate_proj": ActivationFormat(), "up_proj": ActivationFormat()}
+    checkpoint = make(kinds, activations)
+    heard: list[str] = []
+    with interpreter.use_faithful_interpreter():
+        weights = Weights(checkpoint, torch.bfloat16, CPU, on_read=heard.append)
+        model = model_class("llama")(checkpoint.config, weights)
+    attention, mlp = model.layers[0].attention, model.layers[0].mlp
+    assert isinstance(attention.qkv, W4A16Linear)
+    assert attention.qkv.out_features == 128
+    assert isinstance(mlp.gate_up, W8A8Linear)
+    assert isinstance(attention.output, DenseLinear)
+    assert isinstance(mlp.down, DenseLinear)
+    assert sorted(heard) == sorted(checkpoint.names())
 
 
 def test_the_progress_bar_hears_of_every_tensor_once(make: Made) -> None:
