@@ -77,23 +77,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         debug = True
         arguments.pop(0)
     _prepare_streams()
-    remark = ""
+    is_explained = False
     try:
         status = _run(arguments)
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         status = _INTERRUPTED
-        remark = f": {stop}" if str(stop) else ""
     except Exception as error:
         if debug:
             raise
-        status = _explain(error, arguments)
+        status, is_explained = _explain(error, arguments), True
     try:
         sys.stdout.flush()
     except OSError as error:
         status = _output_failed(error)
-    if status == _INTERRUPTED:
+    if status == _INTERRUPTED and not is_explained:
         with suppress(OSError):
-            sys.stderr.write(f"interrupted{remark}\n")
+            sys.stderr.write("interrupted\n")
     sys.exit(status)
 
 

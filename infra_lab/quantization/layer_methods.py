@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 
@@ -16,13 +17,17 @@ from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.layers.linear import Linear
 from infra_lab.quantization.awq import awq, search_scales
 from infra_lab.quantization.clipping import ClippingSearch
+from infra_lab.quantization.float8 import quantize_float8
 from infra_lab.quantization.gptq import GptqOptions, gptq
 from infra_lab.quantization.hessian import InputStatistics, proxy_loss
 from infra_lab.quantization.integer import IntegerScheme
 from infra_lab.quantization.layer_result import LayerResult
 from infra_lab.quantization.layer_view import LayerView
 from infra_lab.quantization.ldlq import ldlq
+from infra_lab.quantization.llm_int8 import quantize_llm_int8
 from infra_lab.quantization.modules import GROUPS, LinearGroup
+from infra_lab.quantization.mxfp4 import quantize_mxfp4
+from infra_lab.quantization.nf4 import quantize_nf4
 from infra_lab.quantization.rtn import round_to_nearest
 from infra_lab.quantization.scaled_layer import ScaledLayer
 from infra_lab.quantization.settings import QuantizationSettings
@@ -106,6 +111,23 @@ def smoothquant_layer(layer: LayerView, settings: QuantizationSettings) -> Layer
     )
 
 
+def nf4_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    return _each(layer, lambda weight: quantize_nf4(weight, double=True))
+
+
+def mxfp4_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    return _each(layer, quantize_mxfp4)
+
+
+def fp8_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    granularity: Literal["block", "channel"] = "block" if settings.format == "fp8" else "channel"
+    return _each(layer, lambda weight: quantize_float8(weight, granularity=granularity))
+
+
+def llm_int8_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
+    return _each(layer, quantize_llm_int8)
+
+
 def _statistics(layer: LayerView) -> dict[LinearGroup, InputStatistics]:
     """Of every group's input while nothing in the layer is quantized."""
     seen: dict[LinearGroup, InputStatistics] = {}
@@ -168,5 +190,9 @@ LAYER_METHODS: Mapping[str, LayerMethod] = MappingProxyType(
         "smoothquant": smoothquant_layer,
         "rotation": rtn_layer,  # of a model that is rotated already
         "quip": quip_layer,
+        "nf4": nf4_layer,
+        "mxfp4": mxfp4_layer,
+        "fp8": fp8_layer,
+        "llm_int8": llm_int8_layer,
     }
 )

@@ -29,8 +29,11 @@ from infra_lab.quantization.targets import target_format, write_model
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class StoppedError(KeyboardInterrupt):
+class StoppedError(InfraLabError):
     """Ctrl-C, with a line that says how to go on."""
+
+    exit_status = 130  # 128 + SIGINT, what a shell reports for it
+    label = "interrupted: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ def quantize_to_folder(
     """
     weight_format = target_format(settings)
     require_new(out)
+    if settings.format == "gguf" and path.is_dir():
+        raise UsageError(
+            f"{path} is a folder, and a GGUF file is made from a GGUF file, whose metadata and "
+            "tokenizer it takes: give another --format"
+        )
     checkpoint = open_checkpoint(path)
     sequences = None
     if settings.is_calibrated:
@@ -76,7 +84,7 @@ def quantize_to_folder(
             quantized = quantize_model(
                 checkpoint, settings, sequences, weight_format, partial, progress
             )
-            write_model(quantized, out, weight_format)
+            write_model(quantized, out, weight_format, torch.float16)
         except KeyboardInterrupt:
             num_layers = checkpoint.config.num_hidden_layers
             raise StoppedError(_how_to_go_on(partial, num_layers)) from None

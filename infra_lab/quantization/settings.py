@@ -78,6 +78,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 _INTEGER_OPTIONS = frozenset({"group_size", "symmetric", "activation_bits"})
 _INTEGER_FORMATS = ("gptq", "compressed-tensors", "awq", "gguf")
+_FOLDERS = ("gptq", "compressed-tensors", "awq")  # a rotated head is no longer the embedding
 _FOUR_FIRST = (4, 2, 3, 5, 6, 7, 8)
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -115,19 +116,27 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "rotation": Method(
             "the residual stream is rotated, which spreads outliers, then rounded to nearest",
             _FOUR_FIRST,
-            _INTEGER_FORMATS,
+            _FOLDERS,
             _INTEGER_OPTIONS,
         ),
         "quip": Method(
             "the same rotation, then LDLQ, which feeds errors back",
             _FOUR_FIRST,
-            _INTEGER_FORMATS,
+            _FOLDERS,
             _INTEGER_OPTIONS | {"damping"},
             calibrated=True,
         ),
-        "nf4": Method("the 16 quantiles of a normal distribution", (4,), ("bitsandbytes",)),
+        "nf4": Method(
+            "the 16 quantiles of a normal distribution, a scale for 64 of them",
+            (4,),
+            ("bitsandbytes",),
+            fixed_group=64,
+        ),
         "mxfp4": Method(
-            "e2m1 floats, a power of two for 32 of them", (4,), ("compressed-tensors",)
+            "e2m1 floats, a power of two for 32 of them",
+            (4,),
+            ("compressed-tensors",),
+            fixed_group=32,
         ),
         "fp8": Method(
             "e4m3 floats, a scale a row; activations likewise",

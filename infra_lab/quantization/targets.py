@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
+
 from infra_lab.formats.gguf_blocks import GGUFFormat
 from infra_lab.formats.layouts import Numbers, weight_format
 from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.formats.weight_format import WeightFormat
+from infra_lab.quantization.gguf_writer import write_gguf
+from infra_lab.quantization.overlay import OverlayCheckpoint
+from infra_lab.quantization.rotated_checkpoint import HEAD, RotatedCheckpoint
 from infra_lab.quantization.settings import FP8_BLOCK, QuantizationSettings, require_format
+from infra_lab.quantization.writer import write_folder
 
 Target = WeightFormat | GGUFFormat
 
@@ -43,3 +51,29 @@ def activation_format(settings: QuantizationSettings) -> ActivationFormat | None
     if settings.method == "llm_int8":
         return ActivationFormat(bits, outlier_threshold=settings.outlier_threshold)
     return ActivationFormat(bits)
+
+
+def write_model(
+    quantized: OverlayCheckpoint, out: Path, target: Target, dtype: torch.dtype
+) -> None:
+    """Into a folder, or a file where the target is GGUF; whole or not at all.
+
+    dtype: of what is not quantized. Raises UsageError for what the target cannot hold.
+    """
+    if isinstance(target, GGUFFormat):
+        write_gguf(
+            quantized.base, out, quantized.weights, target, dense=quantized.dense, dtype=dtype
+        )
+        return
+    dense = dict(quantized.dense)
+    if isinstance(quantized.base, RotatedCheckpoint):
+        dense[HEAD] = quantized.base.tensor(HEAD, torch.float32)  # no longer the embedding
+    write_folder(
+        quantized.base,
+        out,
+        quantized.weights,
+        target,
+        activation=quantized.activation,
+        dense=dense,
+        dtype=dtype,
+    )
