@@ -28,8 +28,8 @@ from infra_lab.models.gguf_checkpoint import (
     interleaved_heads,
 )
 from infra_lab.models.gguf_config import ROPE_FACTORS
-from infra_lab.models.gguf_header import GGUFHeader, read_header
-from infra_lab.models.shapes import optional_shapes, parameter_shapes
+from infra_lab.models.gguf_header import GGUFHeader, GGUFTensorInfo, read_header
+from infra_lab.models.shapes import Shape, optional_shapes, parameter_shapes
 from infra_lab.quantization.whole_or_not import new_file
 from infra_lab.quantization.writer import dense_tensor, parameter_names
 
@@ -75,17 +75,16 @@ def write_gguf(
         )
     names = parameter_names(source, weights, dense)
     header = read_header(source.path)
-    shapes = parameter_shapes(replace(source.config, tie_word_embeddings=False))
-    shapes |= optional_shapes(source.config)
     with new_file(out) as work:
         writer = GGUFWriter(work, header.architecture)
         _copy_metadata(header, writer)
         writer.add_file_type(_FILE_TYPES[weight_format.kind])
         writer.add_quantization_version(GGML_QUANT_VERSION)
+        shapes = _shapes(source)
         for name in names:
             kind = GGMLQuantizationType[weight_format.kind]
             if name not in weights:
-                kind = _DENSE_TYPES[dtype if len(shapes[name]) > 1 else torch.float32]
+                kind = _DENSE_TYPES[_dense_dtype(shapes[name], dtype)]
             _announce(writer, gguf_name(name), shapes[name], kind)
         factors = header.tensors.get(ROPE_FACTORS)
         if factors is not None:
@@ -95,20 +94,14 @@ def write_gguf(
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
             for name in names:
-                writer.write_tensor_data(
-                    _quantized(source, name, weights[name], weight_format)
-                    if name in weights
-                    else _dense(
-                        source, name, dense, dtype if len(shapes[name]) > 1 else torch.float32
-                    )
-                )
+                if name in weights:
+                    rows = _quantized(name, weights[name], weight_format)
+                else:
+                    rows = dense_tensor(source, name, dense, _dense_dtype(shapes[name], dtype))
+                writer.write_tensor_data(_in_stored_order(source, name, rows))
                 on_write(name)
             if factors is not None:
-                writer.write_tensor_data(
-                    np.fromfile(
-                        header.path, np.uint8, factors.num_bytes, offset=factors.offset_bytes
-                    )
-                )
+                writer.write_tensor_data(_stored_bytes(header.path, factors))
         finally:
             writer.close()
 
@@ -134,25 +127,31 @@ def _announce(
     writer.add_tensor_info(name, in_bytes, np.dtype(np.uint8), math.prod(in_bytes), kind)
 
 
-def _quantized(
-    source: Checkpoint, name: str, weight: QuantizedWeight, weight_format: GGUFFormat
-) -> npt.NDArray[np.uint8]:
+def _shapes(source: Checkpoint) -> dict[str, Shape]:
+    """Of all parameters that the model may have; a tied head may get its own."""
+    untied = replace(source.config, tie_word_embeddings=False)
+    return parameter_shapes(untied) | optional_shapes(untied)
+
+
+def _dense_dtype(shape: Shape, of_matrices: torch.dtype) -> torch.dtype:
+    return of_matrices if len(shape) > 1 else torch.float32
+
+
+def _quantized(name: str, weight: QuantizedWeight, weight_format: GGUFFormat) -> torch.Tensor:
     try:
-        rows = weight_format.write(weight)
+        return weight_format.write(weight)
     except UsageError as error:
         raise UsageError(f"{name!r} cannot be written: {error}") from error
-    return _in_stored_order(source, name, rows).numpy()
 
 
-def _dense(
-    source: Checkpoint, name: str, dense: Mapping[str, torch.Tensor], dtype: torch.dtype
-) -> npt.NDArray[np.uint8]:
-    tensor = dense_tensor(source, name, dense, dtype)
-    return _in_stored_order(source, name, tensor).view(torch.uint8).numpy()
-
-
-def _in_stored_order(source: Checkpoint, name: str, rows: torch.Tensor) -> torch.Tensor:
+def _in_stored_order(source: Checkpoint, name: str, rows: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Bytes, the rows of q and k as llama.cpp wants them."""
     num_heads = interleaved_heads(source.config, name)
-    if num_heads is None:
-        return rows
-    return rows[torch.from_numpy(half_rotation_order(len(rows), num_heads)).argsort()].contiguous()
+    if num_heads is not None:
+        rows = rows[torch.from_numpy(half_rotation_order(len(rows), num_heads)).argsort()]
+    stored: npt.NDArray[np.uint8] = rows.contiguous().view(torch.uint8).numpy()
+    return stored
+
+
+def _stored_bytes(path: Path, info: GGUFTensorInfo) -> npt.NDArray[np.uint8]:
+    return np.fromfile(path, np.uint8, info.num_bytes, offset=info.offset_bytes)
