@@ -20,7 +20,7 @@ from torch import nn
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
-from infra_lab.quantization.activations import round_input
+from infra_lab.layers.quantized_input import require_supported, rounded_input
 from infra_lab.quantization.integer import (
     IntegerGrid,
     IntegerScheme,
@@ -86,6 +86,8 @@ class QATLinear(nn.Module):
         super().__init__()
         if learn_scales and scheme.granularity == "tensor":
             raise UsageError("scales are learnt a channel or a group, not a whole tensor")
+        if activation is not None:
+            require_supported(activation)
         self.scheme = scheme
         self.activation = activation
         self.weight = nn.Parameter(weight.detach().clone().float())
@@ -115,7 +117,8 @@ class QATLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.activation is not None:
-            x = _straight_through(x, round_input(x.detach(), self.activation))
+            tokens = x.detach().reshape(-1, x.shape[-1])
+            x = _straight_through(x, rounded_input(tokens, self.activation).view_as(x))
         groups = by_groups(self.weight, self.scheme.group_size(self.weight.shape[1]))
         rounded = fake_quantize(groups, self.grid()[..., None])
         weight = rounded.flatten(1)[:, : self.weight.shape[1]]

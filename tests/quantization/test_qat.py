@@ -15,8 +15,8 @@ from torch import nn
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat
+from infra_lab.layers.quantized_input import rounded_input
 from infra_lab.models.loader import open_checkpoint
-from infra_lab.quantization.activations import round_input
 from infra_lab.quantization.corpus import calibration_text
 from infra_lab.quantization.evaluate import TextModel, evaluate
 from infra_lab.quantization.integer import IntegerGrid, IntegerScheme, by_groups
@@ -150,7 +150,7 @@ def test_inputs_are_rounded_and_their_gradients_pass() -> None:
     x.requires_grad_()
     out = layer(x)
     dense = layer.quantized().dequantize()
-    assert torch.equal(out, nn.functional.linear(round_input(x.detach(), form), dense))
+    assert torch.equal(out, nn.functional.linear(rounded_input(x.detach(), form), dense))
     out.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, dense.sum(0).expand(5, 8))
