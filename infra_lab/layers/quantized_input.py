@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.layers.linear import Linear
+from infra_lab.native import library, ops
 
 LARGEST_FP8 = 448.0  # e4m3
 
@@ -57,10 +58,17 @@ def rounded_input(x: torch.Tensor, activation: ActivationFormat) -> torch.Tensor
     """x: [num_tokens, features] of any float type -> the same, of values that the format has."""
     threshold = activation.outlier_threshold
     if threshold is None:
+        if _is_plain(activation) and library.serves(x):
+            return ops.round_rows(x.contiguous(), 2 ** (activation.bits - 1) - 1)
         return _rounded(x.float(), activation).to(x.dtype)
     is_outlier = (x.abs() > threshold).any(dim=0)
     rounded = _rounded(x.float().masked_fill(is_outlier, 0.0), activation).to(x.dtype)
     return torch.where(is_outlier, x, rounded)
+
+
+def _is_plain(activation: ActivationFormat) -> bool:
+    """Symmetric integers with a scale for each token: what W8A8 mostly is."""
+    return activation.kind == "int" and activation.symmetric and activation.granularity == "token"
 
 
 def _rounded(x: torch.Tensor, activation: ActivationFormat) -> torch.Tensor:
@@ -85,7 +93,9 @@ def _rounded_between(x: torch.Tensor, activation: ActivationFormat) -> torch.Ten
     scale = (high - low) / most
     safe = torch.where(scale > 0, scale, 1.0)
     zero = (-low / safe).round()
-    return ((x / safe).round().add_(zero).clamp_(0, most) - zero) * scale
+    codes = (x / safe).round().add_(zero).clamp_(0, most)
+    rounded: torch.Tensor = (codes - zero) * scale
+    return rounded
 
 
 def _extremes(x: torch.Tensor, activation: ActivationFormat) -> tuple[torch.Tensor, torch.Tensor]:

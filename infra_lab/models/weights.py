@@ -9,11 +9,13 @@ from itertools import accumulate
 import torch
 
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
+from infra_lab.kernels_guard import kernels_serve
 from infra_lab.layers.embedding import Embedding, TiedEmbedding
 from infra_lab.layers.linear import Linear, make_linear
 from infra_lab.layers.quantized_input import QuantizedInput
 from infra_lab.layers.quantized_linear import QuantizedLinear, runs_packed
 from infra_lab.layers.side_by_side import SideBySide
+from infra_lab.layers.triton_linear import triton_linear
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.shapes import parameter_shapes
 from infra_lab.native.memory import Arena, Scratch
@@ -48,7 +50,8 @@ class Weights:
     """A checkpoint seen from one module: `below("mlp").linear("down_proj", bias=False)`.
 
     Matrices that the checkpoint keeps in few bits stay so where products with codes exist: in fp32
-    on a CPU with compiled kernels. Elsewhere they are dequantized once, here.
+    on a CPU with compiled kernels, and on a GPU in the layouts that its kernels take. Elsewhere
+    they are dequantized once, here.
 
     `on_read` is told the name of every tensor read, for a progress bar.
     """
@@ -128,9 +131,26 @@ class Weights:
         layer: Linear
         if part.weights:
             layer = QuantizedLinear(QuantizedWeight.stacked(part.weights), bias, empty)
+        elif (on_kernels := self._on_kernels(part, bias)) is not None:
+            return on_kernels
         else:
             layer = make_linear(self._dense(part.names), bias, self.device, empty)
         return layer if part.activation is None else QuantizedInput(layer, part.activation)
+
+    def _on_kernels(self, part: _Part, bias: torch.Tensor | None) -> Linear | None:
+        """What it does to its input included; None where no GPU kernel takes the codes."""
+        if not kernels_serve(torch.empty(0, device=self.device)):
+            return None
+        weights = [self._checkpoint.quantized(name) for name in part.names]
+        kept = [weight for weight in weights if weight is not None]
+        if len(kept) < len(weights) or not all(kept[0].fits(weight) for weight in kept[1:]):
+            return None
+        stacked = QuantizedWeight.stacked(kept)
+        layer = triton_linear(stacked, bias, part.activation, self.dtype, self.device)
+        if layer is not None and self._on_read is not None:
+            for name in part.names:
+                self._on_read(name)
+        return layer
 
     def _dense(self, names: Sequence[str]) -> torch.Tensor:
         """Matrices one under the other, in memory that the next ones take again."""

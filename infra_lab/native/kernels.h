@@ -40,6 +40,7 @@ void rms_norm(float *x, const float *delta, const float *weight, float *out, int
               int64_t delta_stride, float eps, int num_threads);
 void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_t stride,
                   int num_threads);
+void round_rows(const float *x, float *out, int64_t m, int64_t n, float largest, int num_threads);
 void rotate(float *x, const float *cosines, const float *sines, int64_t m, int64_t heads,
             int64_t half, int64_t stride, int num_threads);
 void paged_attention(const Step *s, int num_threads);

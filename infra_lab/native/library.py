@@ -109,6 +109,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.rms_norm.restype = None
     library.silu_and_mul.argtypes = (pointer, pointer, size, size, size, ctypes.c_int)
     library.silu_and_mul.restype = None
+    library.round_rows.argtypes = (pointer, pointer, size, size, ctypes.c_float, ctypes.c_int)
+    library.round_rows.restype = None
     library.rotate.argtypes = (*[pointer] * 3, *[size] * 4, ctypes.c_int)
     library.rotate.restype = None
     library.paged_attention.argtypes = (pointer, ctypes.c_int)

@@ -78,6 +78,15 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def round_rows(x: torch.Tensor, largest: int) -> torch.Tensor:
+    """x: fp32 [m, n], contiguous -> each row as integers of at most `largest`, times a scale."""
+    out = torch.empty_like(x)
+    pointers, sizes = (x.data_ptr(), out.data_ptr()), tuple(x.shape)
+    kernel = load_library().round_rows
+    run(Kernel.ROUND_ROWS, kernel, pointers, sizes, (x, out), float(largest))
+    return out
+
+
 def rotate_(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> None:
     """x: fp32 [m, heads, head_dim], each row contiguous, rotated in place; cos, signed_sin:
     [m, 1, head_dim], contiguous."""

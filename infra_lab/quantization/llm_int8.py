@@ -2,7 +2,7 @@
 
 Answers "how can W8A8 work on a model with outliers, without calibration?" (Dettmers et al. 2022).
 Scales are one a token and one a row of the weight (vector-wise); a column of inputs in which any
-token reaches the threshold, 6, is taken out of both and multiplied apart. In large models that is
+token exceeds the threshold, 6, is taken out of both and multiplied apart. In large models that is
 about 0.1 % of the columns, and with them goes what would set every token's scale. The price: the
 split is made anew for every batch, and its shape is not known beforehand.
 """
@@ -13,7 +13,6 @@ import torch
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
-from infra_lab.quantization.activations import outlying_columns
 from infra_lab.quantization.integer import IntegerScheme, quantize_numbers
 from infra_lab.quantization.rtn import round_to_nearest
 
@@ -25,6 +24,13 @@ INPUT_FORMAT = ActivationFormat(outlier_threshold=THRESHOLD)
 def quantize_llm_int8(weight: torch.Tensor) -> QuantizedWeight:
     """A weight [out, in] as int8 of -127 to 127, scale = the row's largest magnitude / 127."""
     return round_to_nearest(weight, SCHEME)
+
+
+def outlying_columns(x: torch.Tensor, threshold: float | None = THRESHOLD) -> torch.Tensor:
+    """bool [in], of inputs [num_tokens, in]: where any token exceeds the threshold."""
+    if threshold is None:
+        return torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+    return (x.abs() > threshold).any(0)
 
 
 def llm_int8_product(
