@@ -18,7 +18,7 @@ from infra_lab.attention.whole_sequence_backend import (
     WholeSequenceBackend,
     whole_sequences,
 )
-from infra_lab.errors import UsageError
+from infra_lab.errors import ModelLoadError, UsageError
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.decoder import DecoderForCausalLM
@@ -99,7 +99,10 @@ def evaluate(
     reference: ReferenceText | None = None,
     progress: Progress | None = None,
 ) -> TextQuality:
-    """The likelihood of each window's tokens but its first, and what differs from `reference`."""
+    """The likelihood of each window's tokens but its first, and what differs from `reference`.
+
+    Raises ModelLoadError when the model's output is not finite.
+    """
     logprobs: list[float] = []
     divergence, agreed = 0.0, 0
     for index, window in enumerate(windows):
@@ -107,7 +110,7 @@ def evaluate(
         for rows in _slices(len(hidden)):
             predicted = model.model.logits(hidden[rows]).log_softmax(-1)
             wanted = torch.tensor(window[1:][rows], device=predicted.device)
-            logprobs += predicted.gather(1, wanted[:, None])[:, 0].tolist()
+            logprobs += _finite(predicted.gather(1, wanted[:, None])[:, 0], len(logprobs))
             if reference is not None:
                 expected = reference.logprobs(index, rows)
                 divergence += float(_kl_divergence(expected, predicted).sum())
@@ -133,6 +136,17 @@ def checked_windows(
             f"a window of {window} tokens does not fit the model's context of {context}: give less"
         )
     return text_windows(token_ids, window or min(DEFAULT_WINDOW, context))
+
+
+def _finite(logprobs: torch.Tensor, already: int) -> list[float]:
+    if not logprobs.isfinite().all():
+        index = already + int((~logprobs.isfinite()).nonzero()[0])
+        raise ModelLoadError(
+            f"the model gives scored token {index} no probability: its weights are damaged, or "
+            "its type is too small (try --dtype float32)"
+        )
+    values: list[float] = logprobs.tolist()
+    return values
 
 
 def _kl_divergence(expected: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:

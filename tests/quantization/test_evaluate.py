@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from infra_lab.errors import UsageError
+from infra_lab.errors import ModelLoadError, UsageError
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.quantization.evaluate import (
     DEFAULT_WINDOW,
@@ -89,6 +89,16 @@ def test_progress_counts_windows(tmp_path: Path) -> None:
         model, checked_windows(TOKENS, 60, model.model.config), None, lambda *n: told.append(n)
     )
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_an_output_that_is_no_number_is_no_perplexity(tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    norm = torch.full((64,), float("nan"))
+    broken = OverlayCheckpoint(checkpoint, dense={"model.norm.weight": norm})
+    windows = checked_windows(TOKENS, 60, checkpoint.config)
+    with pytest.raises(ModelLoadError, match="gives scored token 0 no probability"):
+        evaluate(TextModel.load(broken, 60), windows)
 
 
 def test_a_window_is_the_context_at_most(tmp_path: Path) -> None:
