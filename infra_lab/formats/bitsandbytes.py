@@ -39,11 +39,13 @@ class FourBitFormat:
         kind: "nf4", or "fp4", which is read only.
         double_quantization: the blocks' magnitudes are quantized too.
         block_size: weights with one magnitude, along the flattened matrix.
+        dtype: what bitsandbytes dequantizes to, and computes in.
     """
 
     kind: str = "nf4"
     double_quantization: bool = False
     block_size: int = 64
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -144,7 +146,7 @@ class FourBitFormat:
         state: dict[str, Any] = {
             "quant_type": self.kind,
             "blocksize": self.block_size,
-            "dtype": "float16",
+            "dtype": self.dtype,
             "shape": list(weight.codes.shape),
         }
         tensors = {
@@ -195,7 +197,7 @@ class FourBitFormat:
 
 @dataclass(frozen=True, slots=True)
 class RowInt8Format:
-    """LLM.int8(): int8 rows and, as SCB, each row's largest magnitude, which code 127 stands for."""
+    """LLM.int8(): int8 rows and, as SCB, the largest magnitude of each, which code 127 is."""
 
     @property
     def bits(self) -> int:

@@ -108,15 +108,15 @@ class PackQuantizedFormat:
         zeros = integer_zeros(weight, self.label)
         if self.symmetric and not torch.all(zeros == 2 ** (self.bits - 1)):
             raise UsageError(f"{self.label} is symmetric, and this weight has zero points")
-        stored = integer_weight(
+        return integer_weight(
             weight.codes,
             zeros,
             rounded(weight.scales, SCALE_DTYPE, self.label),
             self.bits,
             self._columns(weight.in_features),
             symmetric=self.symmetric,
+            g_idx=checked_groups(weight.g_idx, weight.group_size, weight.in_features),
         )
-        return replace(stored, g_idx=weight.g_idx)
 
     def write(self, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
         stored = self.as_stored(weight)
@@ -271,7 +271,7 @@ class MXFP4Format:
         exponents = tensors["weight_scale"]
         if torch.any(exponents == 255):
             raise ModelLoadError("weight_scale has the e8m0 code 255, which is no number")
-        scales = torch.ldexp(torch.ones(()), exponents.int() - 127)
+        scales = torch.ldexp(torch.ones(exponents.shape), exponents.int() - 127)
         return QuantizedWeight(codes, e2m1_table(), scales, 4, 32)
 
     def as_stored(self, weight: QuantizedWeight) -> QuantizedWeight:

@@ -193,11 +193,16 @@ def _input_values(activation: ActivationFormat) -> dict[str, Any]:
             "compressed-tensors cannot say that outliers are multiplied in full precision; "
             "bitsandbytes can"
         )
+    if activation.scale is not None:
+        raise UsageError(
+            "a scale for inputs that was fixed beforehand is a layer's own; only those that are "
+            "taken from the input when it comes are written"
+        )
     return {
         "num_bits": activation.bits,
         "type": "float" if activation.kind == "fp8" else "int",
         "symmetric": activation.symmetric,
         "strategy": activation.granularity,
         "group_size": None,
-        "dynamic": activation.scale is None,
+        "dynamic": True,
     }

@@ -77,4 +77,4 @@ class FP8BlockFormat:
             raise UsageError(
                 f"{self.label} have one scale each, and in this weight rows of one block differ"
             )
-        return rounded(first, torch.float32, self.label)
+        return rounded(first.contiguous(), torch.float32, self.label)

@@ -82,7 +82,7 @@ def _q4_k(rows: torch.Tensor) -> QuantizedWeight:
     # in a byte of their own and the two others above the first four.
     scale_codes = torch.cat([low & 63, (rest & 15) | (low >> 6 << 4)], dim=-1)
     minimum_codes = torch.cat([high & 63, (rest >> 4) | (high >> 6 << 4)], dim=-1)
-    codes = _nibbles(blocks[..., 16:].unflatten(-1, (4, 32))).flatten(1)
+    codes = _nibbles(blocks[..., 16:].reshape(len(rows), -1, 4, 32)).flatten(1)
     return QuantizedWeight(
         codes,
         integer_table(4, signed=False),

@@ -8,7 +8,7 @@ kernels added one to every zero point, and its files still count on that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -101,15 +101,15 @@ class GPTQFormat:
         zeros = integer_zeros(weight, self.label)
         if self.symmetric and not torch.all(zeros == 2 ** (self.bits - 1)):
             raise UsageError(f"{self.label} is symmetric, and this weight has zero points")
-        stored = integer_weight(
+        return integer_weight(
             weight.codes,
             zeros,
             rounded(weight.scales, torch.float16, self.label),
             self.bits,
             self._columns(weight.in_features),
             symmetric=self.symmetric,
+            g_idx=checked_groups(weight.g_idx, weight.group_size, weight.in_features),
         )
-        return replace(stored, g_idx=weight.g_idx)
 
     def write(self, weight: QuantizedWeight) -> dict[str, torch.Tensor]:
         stored = self.as_stored(weight)

@@ -25,7 +25,8 @@ def pack(codes: torch.Tensor, bits: int, axis: int = 1) -> torch.Tensor:
     lines = codes if axis == 1 else codes.T
     count = lines.shape[1]
     # 32 codes fill `bits` words exactly, and every 32 lie alike.
-    padded = F.pad(lines.to(torch.int32), (0, -count % _WORD_BITS)).unflatten(1, (-1, _WORD_BITS))
+    padded = F.pad(lines.to(torch.int32), (0, -count % _WORD_BITS))
+    padded = padded.view(len(lines), -1, _WORD_BITS)
     words = padded.new_zeros(padded.shape[0], padded.shape[1], bits)
     for index in range(_WORD_BITS):
         word, shift = divmod(index * bits, _WORD_BITS)
@@ -40,7 +41,7 @@ def pack(codes: torch.Tensor, bits: int, axis: int = 1) -> torch.Tensor:
 def unpack(words: torch.Tensor, bits: int, count: int, axis: int = 1) -> torch.Tensor:
     """int32 words -> uint8, `count` codes along `axis`: the reverse of `pack`."""
     lines = words if axis == 1 else words.T
-    padded = F.pad(lines, (0, -lines.shape[1] % bits)).unflatten(1, (-1, bits))
+    padded = F.pad(lines, (0, -lines.shape[1] % bits)).view(len(lines), -1, bits)
     codes = torch.empty(*padded.shape[:2], _WORD_BITS, dtype=torch.uint8)
     for index in range(_WORD_BITS):
         word, shift = divmod(index * bits, _WORD_BITS)
