@@ -11,6 +11,7 @@ import torch
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.kernels_guard import kernels_serve
 from infra_lab.layers.embedding import Embedding, TiedEmbedding
+from infra_lab.layers.int8_linear import Int8Linear, serves_int8
 from infra_lab.layers.linear import Linear, make_linear
 from infra_lab.layers.quantized_input import QuantizedInput
 from infra_lab.layers.quantized_linear import QuantizedLinear, runs_packed
@@ -130,7 +131,10 @@ class Weights:
         empty = self._memory.arena.empty
         layer: Linear
         if part.weights:
-            layer = QuantizedLinear(QuantizedWeight.stacked(part.weights), bias, empty)
+            stacked = QuantizedWeight.stacked(part.weights)
+            if part.activation is not None and serves_int8(stacked, part.activation):
+                return Int8Linear(stacked, bias, part.activation, empty)
+            layer = QuantizedLinear(stacked, bias, empty)
         elif (on_kernels := self._on_kernels(part, bias)) is not None:
             return on_kernels
         else:

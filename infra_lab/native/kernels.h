@@ -32,10 +32,19 @@ typedef struct {
     int64_t coding, shift; /* decode.h's */
 } QuantizedMatrix;
 
+/* A weight of int8 codes with a scale for each column. */
+typedef struct {
+    const uint8_t *codes; /* [panels, ceil(k / 4), WIDTH, 4], each 128 more than what it means */
+    const float *scales;  /* [panels, WIDTH] */
+    int64_t n, k;
+} Int8Matrix;
+
 void linear(const float *x, const float *packed, float *y, float *scratch, int64_t m, int64_t n,
             int64_t k, int64_t stride, int num_threads);
 void quantized_linear(const float *x, const QuantizedMatrix *w, float *y, float *scratch,
                       int64_t m, int64_t stride, int num_threads);
+void int8_linear(const float *x, const Int8Matrix *w, float *y, float *scratch, int64_t m,
+                 int64_t stride, float largest, int num_threads);
 void rms_norm(float *x, const float *delta, const float *weight, float *out, int64_t m, int64_t n,
               int64_t delta_stride, float eps, int num_threads);
 void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_t stride,

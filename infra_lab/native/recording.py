@@ -32,6 +32,7 @@ class Kernel(IntEnum):
     PAGED_ATTENTION = 4
     QUANTIZED_LINEAR = 5
     ROUND_ROWS = 6
+    INT8_LINEAR = 7
 
 
 class _Call(ctypes.Structure):

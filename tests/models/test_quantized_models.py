@@ -17,6 +17,7 @@ from infra_lab.attention.native_backend import NativeAttentionBackend
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.layers.embedding import Embedding, TiedEmbedding
+from infra_lab.layers.int8_linear import Int8Linear
 from infra_lab.layers.linear import DenseLinear, PackedLinear
 from infra_lab.layers.quantized_input import QuantizedInput, rounded_input
 from infra_lab.layers.quantized_linear import QuantizedLinear
@@ -30,7 +31,7 @@ from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.registry import model_class
 from infra_lab.models.shapes import parameter_shapes
 from infra_lab.models.weights import Weights
-from infra_lab.native import library
+from infra_lab.native import int8, library
 from infra_lab.worker.kv_cache import allocate_kv_cache
 from infra_lab.worker.replayed_layers import ReplayedLayers
 from tests.layers.quantized_weights import quantized_weight
@@ -212,9 +213,9 @@ def test_other_types_get_the_dequantized_layer(make: Made) -> None:
 def test_a_layer_that_rounds_its_input_does_so_before_the_fused_product(
     make: Made, load_dense: Any
 ) -> None:
-    activation = ActivationFormat()
+    activation = ActivationFormat(bits=4)
     names = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj")
-    kinds = dict.fromkeys(names, ("int8", 96, "none"))
+    kinds = dict.fromkeys(names, ("int4", 32, "none"))
     checkpoint = make(kinds, dict.fromkeys(names, activation))
     model = load(checkpoint)
     qkv = model.layers[0].attention.qkv
@@ -226,10 +227,23 @@ def test_a_layer_that_rounds_its_input_does_so_before_the_fused_product(
     assert torch.equal(logits(model, replayed=True), logits(model))
 
 
+@pytest.mark.skipif(not library.is_available() or not int8.multiplies_int8(), reason="no VNNI here")
+def test_int8_weights_and_tokens_are_multiplied_as_integers(make: Made, load_dense: Any) -> None:
+    names = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj")
+    kinds = dict.fromkeys(names, ("int8", 96, "none"))
+    checkpoint = make(kinds, dict.fromkeys(names, ActivationFormat()))
+    model = load(checkpoint)
+    assert isinstance(model.layers[0].attention.qkv, Int8Linear)
+    assert isinstance(model.layers[0].mlp.down, Int8Linear)
+    assert torch.equal(logits(model, replayed=True), logits(model))
+    # A sum that is rounded elsewhere may take an input of the next layer to the code beside.
+    torch.testing.assert_close(logits(model), logits(load_dense(checkpoint)), atol=2e-2, rtol=0)
+
+
 def test_projections_that_round_their_input_differently_stay_apart(
     make: Made, load_dense: Any
 ) -> None:
-    kinds = dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("int8", 64, "none"))
+    kinds = dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("int8", 16, "none"))
     formats = {"q_proj": ActivationFormat(), "k_proj": ActivationFormat(bits=4)}
     checkpoint = make(kinds, formats)
     model = load(checkpoint)
