@@ -43,11 +43,17 @@ class Variant:
     group_size: int | None = None
     symmetric: bool | None = None
 
-    def settings(self, config: ModelConfig, common: dict[str, Any]) -> QuantizationSettings:
+    def settings(
+        self, config: ModelConfig, common: dict[str, Any], group_size: int | None = None
+    ) -> QuantizationSettings:
+        """common: of all rows. group_size: of those that leave it open and have a choice."""
+        method = METHODS[self.method]
+        if not method.grouped or "group_size" not in method.options:
+            group_size = None
         own = {
             "bits": self.bits,
             "activation_bits": self.activation_bits,
-            "group_size": self.group_size,
+            "group_size": self.group_size or group_size,
             "symmetric": self.symmetric,
         }
         return choose_settings(self.method, config, common | own)

@@ -86,15 +86,11 @@ def compare(
     from infra_lab.quantization.evaluate import checked_windows
     from infra_lab.quantization.outliers import with_planted_outliers
     from infra_lab.quantization.partial_folder import content_hash
-    from infra_lab.quantization.settings import METHODS
 
     variants = default_variants(method, bits)
     path, config = model_shape(model, cache_dir)
     shared = {"num_sequences": samples, "sequence_length": sequence_length}
-    chosen = []
-    for variant in variants:
-        grouped = {"group_size": group} if METHODS[variant.method].grouped else {}
-        chosen.append(variant.settings(config, shared | grouped))
+    chosen = [variant.settings(config, shared, group) for variant in variants]
     if figure is not None and figure.suffix != ".svg":
         raise UsageError(f"--figure writes SVG: {figure} must end in .svg")
     if threads is not None:

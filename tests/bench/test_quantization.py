@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from infra_lab.bench.quantization import (
 )
 from infra_lab.errors import UsageError
 from infra_lab.models.loader import open_checkpoint
+from infra_lab.quantization.quantize import quantize_model
 from infra_lab.quantization.settings import METHODS, choose_settings
 from infra_lab.quantization.stored_size import safetensors_sizes, stored_bits_per_weight
 from infra_lab.quantization.targets import target_format, write_model
+from tests.models.conftest import make_config
 from tests.quantization.tiny_models import tiny_model, token_ids
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,6 +42,17 @@ def test_every_method_and_every_number_of_bits_is_compared() -> None:
     for method in ("rtn", "gptq", "awq", "rotation", "quip", "smoothquant"):
         assert {one.bits for one in variants if one.method == method} == {8, 4, 3, 2}
     assert Variant("rtn", 8, 8, -1, symmetric=True) in variants  # what SmoothQuant improves on
+
+
+def test_a_group_is_for_rows_that_have_a_choice() -> None:
+    config = make_config("llama", intermediate_size=128)
+    sizes = {
+        (one.method, one.bits): one.settings(config, {}, 16).group_size
+        for one in default_variants(None, [8, 4])
+    }
+    assert sizes["rtn", 4] == sizes["gptq", 4] == sizes["quip", 8] == 16
+    assert (sizes["nf4", 4], sizes["mxfp4", 4]) == (64, 32)
+    assert sizes["smoothquant", 8] is sizes["llm_int8", 8] is sizes["fp8", 8] is None
 
 
 def test_a_comparison_can_be_narrowed() -> None:
@@ -59,8 +73,6 @@ def test_a_rows_bits_are_those_of_the_folder_that_would_be_written(
     settings = choose_settings("rtn", checkpoint.config, given)
     sequences = torch.tensor(token_ids(40)).view(1, 40)
     compared = Comparison(checkpoint, [token_ids(30)], sequences, lambda *told: None).row(settings)
-    from infra_lab.quantization.quantize import quantize_model
-
     target = target_format(settings)
     quantized = quantize_model(checkpoint, settings, weight_format=target)
     write_model(quantized, tmp_path / "out", target, torch.float16)
@@ -96,8 +108,6 @@ def test_finished_rows_are_found_again_and_only_for_the_same_model(tmp_path: Pat
 def drawn(
     rows: list[ComparedRow], draw: Callable[..., str] = quality_figure
 ) -> ElementTree.Element:
-    from dataclasses import asdict
-
     return ElementTree.fromstring(draw([asdict(one) for one in rows], "a <model> & more"))
 
 
