@@ -121,11 +121,12 @@ class Comparison:
         self,
         checkpoint: Checkpoint,
         windows: Sequence[Sequence[int]],
-        sequences: torch.Tensor,
+        sequences: torch.Tensor | None,
         progress: Progress,
         measure_speed: Callable[[Checkpoint], float] | None = None,
     ) -> None:
-        """sequences: to calibrate on; measure_speed: tokens a second of a checkpoint."""
+        """sequences: to calibrate on, None if no method is to be. measure_speed: gives tokens a
+        second of a checkpoint."""
         self._checkpoint = checkpoint
         self._windows = windows
         self._sequences = sequences
@@ -215,7 +216,7 @@ class RowsFile:
     interrupted takes them from here."""
 
     def __init__(self, path: Path | None, facts: dict[str, Any]) -> None:
-        """facts: model, text and windows, JSON-ready. Raises UsageError for a file of others."""
+        """facts: model, texts and windows, JSON-ready. Raises UsageError for a file of others."""
         self._path = path
         self._facts = facts
         self._rows: list[ComparedRow] = []

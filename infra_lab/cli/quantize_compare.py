@@ -85,7 +85,7 @@ def compare(
     from infra_lab.quantization.corpus import BOOK, calibration_text, evaluation_text
     from infra_lab.quantization.evaluate import checked_windows
     from infra_lab.quantization.outliers import with_planted_outliers
-    from infra_lab.quantization.partial_folder import content_hash
+    from infra_lab.quantization.partial_folder import content_hash, text_hash
 
     variants = default_variants(method, bits)
     path, config = model_shape(model, cache_dir)
@@ -99,14 +99,22 @@ def compare(
     tokenizer = load_tokenizer(checkpoint)
     if outliers is not None:
         checkpoint = with_planted_outliers(checkpoint, outliers)
-    windows = checked_windows(tokenizer.encode(evaluation_text(text))[:tokens], window, config)
-    learned = tokenizer.encode(calibration_text(calibration))
-    facts = {
-        "model": content_hash(path),
-        "outliers": outliers,
-        "windows": [len(one) for one in windows],
-    }
-    kept = RowsFile(rows, facts | {"text": BOOK if text is None else text.name})
+    judged_on, learned_from = evaluation_text(text), calibration_text(calibration)
+    windows = checked_windows(tokenizer.encode(judged_on)[:tokens], window, config)
+    sequences = None
+    if any(settings.is_calibrated for settings in chosen):
+        learned = tokenizer.encode(learned_from)
+        sequences = calibration_sequences(learned, chosen[0], config)
+    kept = RowsFile(
+        rows,
+        {
+            "model": content_hash(path),
+            "outliers": outliers,
+            "text": text_hash(judged_on),
+            "windows": [len(one) for one in windows],
+            "calibration": text_hash(learned_from),
+        },
+    )
     report: dict[str, Any] = {
         "model": model,
         "text": BOOK if text is None else text.name,
@@ -118,7 +126,7 @@ def compare(
         comparison = Comparison(
             checkpoint,
             windows,
-            calibration_sequences(learned, chosen[0], config),
+            sequences,
             progress,
             single_stream_speed if speed else None,
         )

@@ -119,6 +119,10 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _read_manifest(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

@@ -71,8 +71,7 @@ def test_a_rows_bits_are_those_of_the_folder_that_would_be_written(
     tiny_model(tmp_path / "m")
     checkpoint = open_checkpoint(tmp_path / "m")
     settings = choose_settings("rtn", checkpoint.config, given)
-    sequences = torch.tensor(token_ids(40)).view(1, 40)
-    compared = Comparison(checkpoint, [token_ids(30)], sequences, lambda *told: None).row(settings)
+    compared = Comparison(checkpoint, [token_ids(30)], None, lambda *told: None).row(settings)
     target = target_format(settings)
     quantized = quantize_model(checkpoint, settings, weight_format=target)
     write_model(quantized, tmp_path / "out", target, torch.float16)
@@ -86,9 +85,7 @@ def test_what_no_format_keeps_is_counted_in_its_own_bits(tmp_path: Path) -> None
     tiny_model(tmp_path)
     checkpoint = open_checkpoint(tmp_path)
     settings = choose_settings("rtn", checkpoint.config, {"bits": 5, "group_size": 32})
-    sequences = torch.tensor(token_ids(40)).view(1, 40)
-    comparison = Comparison(checkpoint, [token_ids(30)], sequences, lambda *told: None)
-    compared = comparison.row(settings)
+    compared = Comparison(checkpoint, [token_ids(30)], None, lambda *told: None).row(settings)
     assert settings.format is None
     assert compared.bits_per_weight == 5 + (16 + 5) / 32
     assert row_name(settings) == compared.name == "rtn W5A16"

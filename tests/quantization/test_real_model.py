@@ -1,4 +1,4 @@
-"""What the methods are worth on the default model; docs/quantization.md has the whole text's figures."""
+"""What the methods are worth on the default model; on the whole text: docs/quantization.md."""
 
 from __future__ import annotations
 
