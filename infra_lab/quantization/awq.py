@@ -16,7 +16,7 @@ import torch
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import QuantizedWeight
-from infra_lab.quantization.clipping import ClippingSearch, Loss, clipped_grid
+from infra_lab.quantization.clipping import ClippingSearch, clipped_grid
 from infra_lab.quantization.hessian import require_hessian
 from infra_lab.quantization.integer import IntegerScheme, by_groups, integer_weight, require_weight
 from infra_lab.quantization.rtn import nearest_codes, round_to_nearest
@@ -126,34 +126,12 @@ def awq(
 ) -> QuantizedWeight:
     """W diag(s) as integers: what made its input must give x / s from now on (folding.py).
 
-    hessian: of the input as it was. With `clipping` each group's range is shrunk to where the
-    outputs of its own columns cost least (AWQ does so except in q and k).
+    hessian: of the input as it was. With `clipping` ranges are shrunk to where they cost the
+    outputs least. (The authors' code looks at each group's own part of the outputs only, and
+    leaves q and k out: there a part that gains may still spoil the whole. Here none can.)
     """
     weight = require_weight(weight)
     hessian = require_hessian(hessian, weight.shape[1]).to(weight.dtype)
     scaled = weight * scales
-    # The Hessian of x / s.
-    hessian = hessian / scales.outer(scales)
-    grid = clipped_grid(
-        scaled, scheme, clipping, group_loss(hessian, scheme.group_size(weight.shape[1]))
-    )
+    grid = clipped_grid(scaled, scheme, clipping, hessian / scales.outer(scales))
     return integer_weight(nearest_codes(scaled, grid, scheme), grid, scheme)
-
-
-def group_loss(hessian: torch.Tensor, group_size: int) -> Loss:
-    """What errors [out, groups, group_size] cost by the diagonal blocks of the Hessian."""
-    rest = -hessian.shape[0] % group_size
-    padded = torch.nn.functional.pad(hessian, (0, rest, 0, rest))
-    count = padded.shape[0] // group_size
-    blocks = torch.stack(
-        [
-            padded[start : start + group_size, start : start + group_size]
-            for start in range(0, count * group_size, group_size)
-        ]
-    )
-
-    def loss(errors: torch.Tensor) -> torch.Tensor:
-        products = torch.matmul(errors.transpose(0, 1), blocks).transpose(0, 1)
-        return (products * errors).sum(-1)
-
-    return loss
