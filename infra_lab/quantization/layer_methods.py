@@ -35,7 +35,6 @@ from infra_lab.quantization.smoothquant import smoothing_scales
 
 LayerMethod = Callable[[LayerView, QuantizationSettings], LayerResult]
 Round = Callable[[torch.Tensor], QuantizedWeight]
-_UNCLIPPED = ("self_attn.q_proj", "self_attn.k_proj")
 RoundByHessian = Callable[[torch.Tensor, torch.Tensor], QuantizedWeight]
 
 
@@ -66,7 +65,7 @@ def quip_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
 
 
 def awq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
-    """Scales by the inputs of the layer as it was; ranges are clipped but those of q and k."""
+    """Scales and clipped ranges by the inputs of the layer as it was."""
     scheme, seen, scaled = integer_scheme(settings), _statistics(layer), ScaledLayer(layer)
     for group in GROUPS:
         weights, inputs = [layer.weight(module) for module in group.modules], seen[group]
@@ -85,7 +84,7 @@ def awq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
                 scaled.scales[group],
                 seen[group].hessian,
                 scheme,
-                None if module in _UNCLIPPED else ClippingSearch(),
+                ClippingSearch(),
             )
             for group in GROUPS
             for module in group.modules
