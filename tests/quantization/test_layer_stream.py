@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,13 @@ def test_every_group_is_shown_its_input_and_the_stream_stays(tmp_path: Path) -> 
     theirs = tiny_model(tmp_path)
     checkpoint = open_checkpoint(tmp_path)
     seen: dict[str, torch.Tensor] = {}
+
+    def keep(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], name: str) -> None:
+        seen[name] = inputs[0].flatten(0, 1)
+
     for name, module in theirs.model.layers[1].named_modules():
         if name.endswith("_proj"):
-            module.register_forward_pre_hook(
-                lambda module, inputs, name=name: seen.setdefault(name, inputs[0].flatten(0, 1))
-            )
+            module.register_forward_pre_hook(partial(keep, name=name))
     with torch.no_grad():
         theirs(SEQUENCES)
     stream = LayerStream(checkpoint, SEQUENCES)
