@@ -23,7 +23,7 @@ def official(rows: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", READABLE)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(num_rows=st.integers(1, 5), num_blocks=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
 def test_any_bytes_dequantize_to_the_official_bits(
     kind: str, num_rows: int, num_blocks: int, seed: int
@@ -40,7 +40,7 @@ def test_any_bytes_dequantize_to_the_official_bits(
 
 
 @pytest.mark.parametrize("kind", WRITABLE)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(num_rows=st.integers(1, 5), num_blocks=st.integers(1, 4), seed=st.integers(0, 99))
 def test_the_official_package_reads_what_was_to_be_stored(
     kind: str, num_rows: int, num_blocks: int, seed: int

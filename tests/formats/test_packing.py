@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra_lab.formats.packing import (
@@ -28,6 +28,7 @@ def code_matrices(draw: st.DrawFn) -> tuple[torch.Tensor, int]:
     return torch.randint(2**bits, shape, generator=generator, dtype=torch.uint8), bits
 
 
+@settings(max_examples=40)
 @given(code_matrices())
 def test_words_read_as_one_long_number_have_each_code_at_its_bit(
     matrix: tuple[torch.Tensor, int],
@@ -40,6 +41,7 @@ def test_words_read_as_one_long_number_have_each_code_at_its_bit(
         assert number == sum(code << (bits * index) for index, code in enumerate(row))
 
 
+@settings(max_examples=40)
 @given(code_matrices())
 def test_unpacking_gives_back_what_was_packed_along_either_axis(
     matrix: tuple[torch.Tensor, int],
@@ -66,6 +68,7 @@ def test_awq_takes_even_columns_first() -> None:
     assert AWQ_ORDER == (0, 2, 4, 6, 1, 3, 5, 7)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 999))
 def test_awq_words_give_back_their_columns(rows: int, words: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

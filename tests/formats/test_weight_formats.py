@@ -62,7 +62,7 @@ SIZES = st.tuples(st.integers(1, 3).map(lambda n: 32 * n), st.integers(1, 3).map
 
 
 @pytest.mark.parametrize("weight_format", FORMATS, ids=repr)
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(SIZES, st.integers(0, 99))
 def test_what_is_read_is_what_was_to_be_stored(
     weight_format: WeightFormat, size: tuple[int, int], seed: int
@@ -89,7 +89,7 @@ def test_what_is_written_is_what_is_listed(weight_format: WeightFormat) -> None:
     [format_ for format_ in FORMATS if not getattr(format_, "double_quantization", False)],
     ids=repr,
 )
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(SIZES, st.integers(0, 99))
 def test_what_was_read_is_written_as_it_was(
     weight_format: WeightFormat, size: tuple[int, int], seed: int
@@ -256,7 +256,7 @@ def test_gptq_and_awq_decode_by_their_published_formulas() -> None:
             assert (code - zero) * float(awq["scales"][g, n]) == stored[n, k]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 99))
 def test_ragged_fp8_blocks_have_a_scale_each(rows: int, columns: int, seed: int) -> None:
     weight_format = FP8BlockFormat()

@@ -37,7 +37,7 @@ def tiny() -> Any:
 
 @pytest.fixture
 def tiny_llama(tmp_path: Path) -> HFCheckpoint:
-    config = make_config("llama")
+    config = make_config("llama", num_hidden_layers=1)
     return HFCheckpoint(write_hf(tmp_path / "source", config, make_weights(config)))
 
 

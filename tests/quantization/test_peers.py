@@ -128,7 +128,7 @@ def test_what_compressed_tensors_compresses_is_read_and_written_as_it_was(
 
 @pytest.mark.parametrize(
     "weight_format",
-    [PackQuantizedFormat(4, 32), PackQuantizedFormat(3, None), FloatQuantizedFormat()],
+    [PackQuantizedFormat(3, 32), FloatQuantizedFormat()],
     ids=repr,
 )
 def test_transformers_loads_a_compressed_tensors_folder(

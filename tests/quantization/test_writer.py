@@ -126,7 +126,7 @@ def test_a_tied_head_may_get_weights_of_its_own(
     tiny: Any, weights_for: ForAll, tmp_path: Path
 ) -> None:
     """A rotation that the embedding takes and the head does not."""
-    config = tiny.config("llama", tie_word_embeddings=True)
+    config = tiny.config("llama", num_hidden_layers=1, tie_word_embeddings=True)
     source = HFCheckpoint(tiny.hf(tmp_path / "source", config, tiny.weights(config)))
     weight_format, head = GPTQFormat(4, 32), torch.randn(96, 64).half()
     weights = weights_for(source, weight_format)
