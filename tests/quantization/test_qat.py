@@ -171,10 +171,10 @@ def test_every_linear_layer_but_the_head_is_replaced() -> None:
 
 @pytest.fixture(scope="module")
 def two_bits() -> QATResult:
-    """About eight seconds on one core."""
+    """Some seconds on one core."""
     scheme = IntegerScheme(2, symmetric=True, scale_dtype=torch.float16)
     return compare_with_rounding(
-        calibration_text(), scheme, learn_scales=True, steps=120, qat_steps=80, learning_rate=6e-3
+        calibration_text(), scheme, learn_scales=True, steps=100, qat_steps=70, learning_rate=6e-3
     )
 
 
