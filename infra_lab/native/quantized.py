@@ -50,6 +50,7 @@ class _Matrix(ctypes.Structure):
         ("num_groups", ctypes.c_int64),
         ("coding", ctypes.c_int64),
         ("shift", ctypes.c_int64),
+        ("half_factors", ctypes.c_int64),
     )
 
 
@@ -93,6 +94,7 @@ class QuantizedMatrix:
             num_groups=scales.shape[1],
             coding=coding,
             shift=shift,
+            half_factors=self.factors.dtype == torch.float16,
         )
         self.pointer = ctypes.addressof(self._struct)
 
@@ -210,11 +212,16 @@ def _packed_codes(codes: torch.Tensor, coding: Coding, added: int, empty: Empty)
 
 
 def _packed_factors(parts: list[torch.Tensor], empty: Empty) -> torch.Tensor:
-    """fp32 [out, groups] each -> [panels, groups, len(parts), panel width], zero-padded."""
+    """fp32 [out, groups] each -> [panels, groups, len(parts), panel width], zero-padded: in fp16
+    where that has the same numbers, as those have that a checkpoint kept in it."""
     width = load_library().panel_width()
     out_features, groups = parts[0].shape
     panels = num_panels(out_features)
-    packed = empty(panels, groups, len(parts), width)
+    are_halves = load_library().reads_halves() and all(
+        torch.equal(part.half().float(), part) for part in parts
+    )
+    dtype = torch.float16 if are_halves else torch.float32
+    packed = empty(panels, groups, len(parts), width, dtype=dtype)
     for place, part in enumerate(parts):
         padded = F.pad(part, (0, 0, 0, panels * width - out_features))
         packed[:, :, place] = padded.view(panels, width, groups).transpose(1, 2)

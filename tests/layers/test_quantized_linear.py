@@ -111,10 +111,12 @@ def test_fp8_codes_that_are_not_numbers_stay_so() -> None:
 
 
 @pytest.mark.parametrize("table", sorted(TABLES))
-def test_a_layer_takes_the_bytes_of_its_codes_and_scales(table: str) -> None:
+@pytest.mark.parametrize("half_scales", [True, False])
+def test_a_layer_takes_the_bytes_of_its_codes_and_scales(table: str, half_scales: bool) -> None:
     """Of a matrix that panels divide: nothing is kept beside them but a small table."""
-    weight = quantized_weight(table, 128, 96, 32, "offsets")
+    weight = quantized_weight(table, 128, 96, 32, "offsets", half_scales=half_scales)
     matrix = QuantizedLinear(weight).matrix
     codes = 128 * 96 // (2 if weight.bits <= 4 else 1)
     tables = 4 * {Coding.NIBBLES: 16, Coding.TABLE: 256}.get(matrix.coding, 0)
-    assert matrix.num_bytes == codes + 2 * 4 * 128 * 3 + tables
+    scale_bytes = 2 if half_scales and library.load_library().reads_halves() else 4
+    assert matrix.num_bytes == codes + 2 * scale_bytes * 128 * 3 + tables
