@@ -74,9 +74,9 @@ def _in_eights(codes: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
 def less_one(zeros: torch.Tensor, bits: int) -> torch.Tensor:
     """Zero points as GPTQ's first version keeps them: one less, each within its own field, so
     that a zero becomes 2**bits - 1 and borrows from no neighbour."""
-    return (zeros.to(torch.int32) - 1) & (2**bits - 1)
+    return torch.bitwise_and(zeros.to(torch.int32) - 1, 2**bits - 1)
 
 
 def plus_one(stored: torch.Tensor, bits: int) -> torch.Tensor:
     """The reverse of `less_one`, likewise without a carry into the next field."""
-    return (stored.to(torch.int32) + 1) & (2**bits - 1)
+    return torch.bitwise_and(stored.to(torch.int32) + 1, 2**bits - 1)

@@ -1,8 +1,8 @@
 """Quantized weights as a GGUF file that llama.cpp and infra-lab read.
 
-Metadata and tokenizer come from the GGUF file that was quantized, key by key with their types.
-Answers "what is left to do when a model's GGUF file is quantized again?": the matrices, and two
-keys that say of which type most of them are.
+Metadata and tokenizer come from the GGUF file that was quantized, key by key with their types, or
+are made from a folder's. Tensors are announced first and written one by one, so that no more than
+one is in memory. Answers "in which order does a GGUF file lie?".
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from infra_lab.errors import UsageError
 from infra_lab.formats.gguf_blocks import GGUFFormat
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.models.config import ModelConfig
 from infra_lab.models.gguf_checkpoint import (
     gguf_name,
     half_rotation_order,
     interleaved_heads,
 )
-from infra_lab.models.gguf_config import ROPE_FACTORS
-from infra_lab.models.gguf_header import GGUFHeader, GGUFTensorInfo, read_header
+from infra_lab.models.gguf_config import ROPE_FACTORS, llama3_factors
+from infra_lab.models.gguf_header import read_header
 from infra_lab.models.shapes import Shape, optional_shapes, parameter_shapes
+from infra_lab.quantization.gguf_metadata import (
+    Entry,
+    folder_metadata,
+    gguf_architecture,
+)
 from infra_lab.quantization.whole_or_not import new_file
 from infra_lab.quantization.writer import dense_tensor, parameter_names
 
@@ -61,23 +67,22 @@ def write_gguf(
     `weights` may have the embedding too. `dtype`, float16 or float32, is that of matrices that
     are not quantized; vectors are float32, as llama.cpp wants them.
 
-    Raises UsageError when `source` is no GGUF file, and like `write_folder`.
+    Raises UsageError when a folder's tokenizer is of a kind that is not written, and like
+    `write_folder`.
     """
     dense = dense or {}
     if dtype not in _DENSE_TYPES:
         raise UsageError(
             f"a GGUF file here keeps other matrices in float16 or float32, not {dtype}"
         )
-    if not source.path.is_file():
-        raise UsageError(
-            f"{source.path}: a GGUF file is written from a GGUF file, whose metadata and tokenizer "
-            "it takes; write a folder instead"
-        )
     names = parameter_names(source, weights, dense)
-    header = read_header(source.path)
+    architecture = gguf_architecture(source.config)
+    config = replace(source.config, architecture=architecture)
+    factors = _rope_factors(source)
     with new_file(out) as work:
-        writer = GGUFWriter(work, header.architecture)
-        _copy_metadata(header, writer)
+        writer = GGUFWriter(work, architecture)
+        for key, entry in _metadata(source).items():
+            writer.add_key_value(key, entry.value, entry.kind, entry.items)
         writer.add_file_type(_FILE_TYPES[weight_format.kind])
         writer.add_quantization_version(GGML_QUANT_VERSION)
         shapes = _shapes(source)
@@ -86,9 +91,8 @@ def write_gguf(
             if name not in weights:
                 kind = _DENSE_TYPES[_dense_dtype(shapes[name], dtype)]
             _announce(writer, gguf_name(name), shapes[name], kind)
-        factors = header.tensors.get(ROPE_FACTORS)
         if factors is not None:
-            _announce(writer, ROPE_FACTORS, factors.shape, factors.quantization)
+            _announce(writer, ROPE_FACTORS, factors.shape, GGMLQuantizationType.F32)
         try:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
@@ -98,19 +102,38 @@ def write_gguf(
                     rows = _quantized(name, weights[name], weight_format)
                 else:
                     rows = dense_tensor(source, name, dense, _dense_dtype(shapes[name], dtype))
-                writer.write_tensor_data(_in_stored_order(source, name, rows))
+                writer.write_tensor_data(_in_stored_order(config, name, rows))
                 on_write(name)
             if factors is not None:
-                writer.write_tensor_data(_stored_bytes(header.path, factors))
+                writer.write_tensor_data(factors)
         finally:
             writer.close()
 
 
-def _copy_metadata(header: GGUFHeader, writer: GGUFWriter) -> None:
-    for key, value in header.metadata.items():
-        if key not in _NOT_COPIED and value != []:  # the package writes no empty list
-            kind, items = header.value_types[key]
-            writer.add_key_value(key, value, kind, items)
+def _metadata(source: Checkpoint) -> dict[str, Entry]:
+    """All that is not written anew: copied from a GGUF file, or made from a folder."""
+    if source.path.is_dir():
+        return folder_metadata(source)
+    header = read_header(source.path)
+    return {
+        key: Entry(value, *header.value_types[key])
+        for key, value in header.metadata.items()
+        if key not in _NOT_COPIED and value != []  # the package writes no empty list
+    }
+
+
+def _rope_factors(source: Checkpoint) -> npt.NDArray[np.float32] | None:
+    """Llama 3's scaling of rotary frequencies, which a GGUF file has as a tensor."""
+    config = source.config
+    if source.path.is_file():
+        info = read_header(source.path).tensors.get(ROPE_FACTORS)
+        if info is None:
+            return None
+        return np.fromfile(source.path, np.float32, info.shape[0], offset=info.offset_bytes)
+    if config.rope_scaling.kind != "llama3":
+        return None
+    found = llama3_factors(config.rope_scaling, config.head_dim, config.rope_theta)
+    return np.array(found, np.float32)
 
 
 def _announce(
@@ -144,14 +167,10 @@ def _quantized(name: str, weight: QuantizedWeight, weight_format: GGUFFormat) ->
         raise UsageError(f"{name!r} cannot be written: {error}") from error
 
 
-def _in_stored_order(source: Checkpoint, name: str, rows: torch.Tensor) -> npt.NDArray[np.uint8]:
+def _in_stored_order(config: ModelConfig, name: str, rows: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Bytes, the rows of q and k as llama.cpp wants them."""
-    num_heads = interleaved_heads(source.config, name)
+    num_heads = interleaved_heads(config, name)
     if num_heads is not None:
         rows = rows[torch.from_numpy(half_rotation_order(len(rows), num_heads)).argsort()]
     stored: npt.NDArray[np.uint8] = rows.contiguous().view(torch.uint8).numpy()
     return stored
-
-
-def _stored_bytes(path: Path, info: GGUFTensorInfo) -> npt.NDArray[np.uint8]:
-    return np.fromfile(path, np.uint8, info.num_bytes, offset=info.offset_bytes)

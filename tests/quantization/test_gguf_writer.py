@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,32 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import PreTrainedTokenizerFast
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.gguf_blocks import WRITABLE, GGUFFormat
-from infra_lab.models.gguf_checkpoint import GGUFCheckpoint, gguf_name, hugging_face_name
+from infra_lab.models.config import RopeScaling
+from infra_lab.models.gguf_checkpoint import (
+    GGUFCheckpoint,
+    gguf_name,
+    half_rotation_order,
+    hugging_face_name,
+    interleaved_heads,
+)
+from infra_lab.models.gguf_config import llama3_factors
 from infra_lab.models.hf_checkpoint import HFCheckpoint
+from infra_lab.models.hf_export import save_tokenizer
+from infra_lab.models.pretokenizers import PRE_TOKENIZERS
+from infra_lab.models.tokenizer import load_tokenizer
+from infra_lab.quantization.gguf_metadata import _PROBE, folder_metadata
 from infra_lab.quantization.gguf_writer import write_gguf
 from tests.formats.quantized_weights import same, weight_for
 from tests.quantization.conftest import ForAll
@@ -104,16 +126,22 @@ def test_metadata_keeps_its_types_and_says_what_is_new(
 
 def test_a_vector_of_rope_factors_is_copied(tiny: Any, weights_for: ForAll, tmp_path: Path) -> None:
     config = tiny.config("llama")
+    scaling = RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)
+    factors = np.array(llama3_factors(scaling, 16, config.rope_theta), np.float32)
     path = tiny.gguf(
         tmp_path / "source.gguf",
         config,
         tiny.weights(config),
-        add=lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32)),
+        add=lambda writer: writer.add_tensor("rope_freqs.weight", factors),
     )
     source, weight_format = GGUFCheckpoint(path), GGUFFormat("Q4_0")
     out = tmp_path / "out.gguf"
     write_gguf(source, out, weights_for(source, weight_format), weight_format)
-    assert GGUFCheckpoint(out).header.tensors["rope_freqs.weight"].shape == (8,)
+    written = GGUFCheckpoint(out)
+    assert written.config.rope_scaling == source.config.rope_scaling == scaling
+    info = written.header.tensors["rope_freqs.weight"]
+    found = np.fromfile(out, np.float32, 8, offset=info.offset_bytes)
+    assert found.tolist() == factors.tolist()
 
 
 def test_names_have_their_way_back(source: GGUFCheckpoint) -> None:
@@ -158,33 +186,143 @@ def test_refusals_name_what_is_wrong(
     assert not out.exists()
 
 
-def test_a_folder_has_no_metadata_to_take(
-    tiny_llama: HFCheckpoint, weights_for: ForAll, tmp_path: Path
+def trained_tokenizer(rule: str, special: list[str]) -> Tokenizer:
+    """A byte-level BPE of 90 tokens or so, which cuts text as GGUF's `rule` says."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=PRE_TOKENIZERS[rule].whole_words_first))
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[rule].build()
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([_PROBE * 3, "It's 12345 times 678\n\n\nit'Ll do. "], trainer)
+    return tokenizer
+
+
+LLAMA3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
+
+
+@pytest.mark.parametrize(
+    ("family", "rule", "settings"),
+    [
+        ("llama", "smollm", {"rope_scaling": LLAMA3}),
+        ("llama", "llama-bpe", {"rope_scaling": RopeScaling("linear", 2.0), "mlp_bias": True}),
+        ("mistral", "tekken", {"sliding_window": 32}),
+        ("qwen2", "qwen2", {"tie_word_embeddings": True}),
+        ("qwen3", "gpt-2", {"eos_token_ids": (2, 1)}),
+    ],
+)
+def test_a_folder_becomes_a_file_with_its_config_and_its_tokenizer(
+    family: str,
+    rule: str,
+    settings: dict[str, Any],
+    tiny: Any,
+    weights_for: ForAll,
+    tmp_path: Path,
 ) -> None:
-    weight_format = GGUFFormat("Q4_0")
-    weights = weights_for(tiny_llama, weight_format)
-    with pytest.raises(UsageError, match="a GGUF file is written from a GGUF file"):
-        write_gguf(tiny_llama, tmp_path / "out.gguf", weights, weight_format)
+    config = tiny.config(family, vocab_size=336, **settings)
+    scaling = config.rope_scaling
+    rope: dict[str, Any] = {"rope_type": scaling.kind}
+    if scaling.kind == "linear":
+        rope["factor"] = scaling.factor
+    if scaling.kind == "llama3":
+        rope |= {key: value for key, value in asdict(scaling).items() if key != "kind"}
+    folder = tiny.hf(
+        tmp_path / "source",
+        config,
+        tiny.weights(config),
+        rope_scaling=rope,
+        mlp_bias=config.mlp_bias,
+    )
+    original = trained_tokenizer(rule, ["<|end|>", "<s>", "</s>"])
+    original.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=original, bos_token="<s>", eos_token="</s>", chat_template="{{ messages }}"
+    ).save_pretrained(folder)
+    source, weight_format = HFCheckpoint(folder), GGUFFormat("Q8_0")
+    weights = weights_for(source, weight_format)
+    out = tmp_path / "out.gguf"
+    write_gguf(source, out, weights, weight_format, dtype=torch.float32)
+    written = GGUFCheckpoint(out)
+    architecture = "llama" if family == "mistral" else family
+    expected = replace(source.config, architecture=architecture, dtype="bfloat16", bos_token_id=1)
+    assert written.config == expected
+    for name in source.names():
+        exact = source.tensor(name, torch.float32)
+        if name in weights:
+            exact = weight_format.as_stored(weights[name]).dequantize()
+        assert torch.equal(written.tensor(name, torch.float32), exact), name
+    ours, theirs = load_tokenizer(written), load_tokenizer(source)
+    for text in (_PROBE, "it's 12 o'clock\n\nnow</s><|end|>", ""):
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text))
+    assert ours.chat_template == theirs.chat_template
+
+
+@pytest.mark.parametrize("rule", ["words", "sentencepiece"])
+def test_a_tokenizer_that_gguf_has_no_name_for_is_refused(
+    rule: str, tiny_llama: HFCheckpoint, weights_for: ForAll, tmp_path: Path
+) -> None:
+    tokenizer = trained_tokenizer("gpt-2", ["<s>"])
+    message = "cuts text by none of the rules"
+    if rule == "words":
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split("e", "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]
+        )
+    else:
+        tokenizer.model = models.BPE(
+            vocab={"<unk>": 0}, merges=[], byte_fallback=True, unk_token="<unk>"
+        )
+        message = "no byte-level BPE"
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tiny_llama.path)
+    weight_format, out = GGUFFormat("Q4_0"), tmp_path / "out.gguf"
+    with pytest.raises(UsageError, match=message):
+        write_gguf(tiny_llama, out, weights_for(tiny_llama, weight_format), weight_format)
+    assert not out.exists()
 
 
 @pytest.mark.model
-def test_the_default_models_own_codes_survive_the_way_through(
-    smollm2_path: Path, tmp_path: Path
-) -> None:
-    """Read, written and read again: the blocks of one layer and of the embedding, byte by byte."""
+def test_the_default_model_comes_back_from_a_folder(smollm2_path: Path, tmp_path: Path) -> None:
+    """GGUF to folder to GGUF: the same config and the same tokens."""
+    source = GGUFCheckpoint(smollm2_path)
+    save_tokenizer(smollm2_path, tmp_path)
+    entries = folder_metadata(FolderOf(tmp_path, source.config))
+    before = source.header.metadata
+    for key, entry in entries.items():
+        if key not in ("general.name", "tokenizer.ggml.token_type", "tokenizer.chat_template"):
+            assert before.get(key, entry.value) == pytest.approx(entry.value), key
+    assert entries["tokenizer.ggml.pre"].value == "smollm"
+    assert entries["tokenizer.ggml.merges"].value == before["tokenizer.ggml.merges"]
+
+
+@dataclass
+class FolderOf:
+    """As much of a checkpoint as metadata is made from."""
+
+    path: Path
+    config: Any
+
+
+@pytest.mark.model
+def test_the_default_models_own_blocks_are_written_as_they_were(smollm2_path: Path) -> None:
     source, weight_format = GGUFCheckpoint(smollm2_path), GGUFFormat("Q4_1")
-    found = {name: source.quantized(name) for name in source.names()}
-    weights = {name: weight for name, weight in found.items() if weight and weight.bits == 4}
-    write_gguf(source, tmp_path / "out.gguf", weights, weight_format)
-    before, after = read_bytes(source), read_bytes(GGUFCheckpoint(tmp_path / "out.gguf"))
-    q4_1 = [name for name, (kind, _) in before.items() if kind == "Q4_1"]
-    assert len(q4_1) > 200
-    assert [name for name in q4_1 if before[name] != after[name]] == []
-
-
-def read_bytes(checkpoint: GGUFCheckpoint) -> dict[str, tuple[str, bytes]]:
-    data = checkpoint.path.read_bytes()
-    return {
-        name: (info.quantization.name, data[info.offset_bytes :][: info.num_bytes])
-        for name, info in checkpoint.header.tensors.items()
-    }
+    data = np.memmap(smollm2_path, np.uint8, "r")
+    for name in (
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.11.self_attn.k_proj.weight",
+        "model.layers.29.mlp.down_proj.weight",
+    ):
+        weight = source.quantized(name)
+        info = source.header.tensors[gguf_name(name)]
+        assert weight is not None
+        assert info.quantization is GGMLQuantizationType.Q4_1
+        rows = weight_format.write(weight)
+        heads = interleaved_heads(source.config, name)
+        if heads is not None:
+            rows = rows[torch.from_numpy(half_rotation_order(len(rows), heads)).argsort()]
+        stored = data[info.offset_bytes : info.offset_bytes + info.num_bytes]
+        assert np.array_equal(rows.flatten().numpy(), stored), name

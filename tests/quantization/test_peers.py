@@ -19,11 +19,14 @@ from infra_lab.formats.compressed_tensors import (
 )
 from infra_lab.formats.fp8_block import FP8BlockFormat
 from infra_lab.formats.layouts import quantization_values
-from infra_lab.formats.quantized_weight import ActivationFormat
-from infra_lab.formats.weight_format import WeightFormat
+from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
+from infra_lab.formats.weight_format import WeightFormat, integer_table
+from infra_lab.models.gguf_checkpoint import GGUFCheckpoint
 from infra_lab.models.hf_checkpoint import HFCheckpoint
+from infra_lab.models.tokenizer import load_tokenizer
 from infra_lab.quantization.writer import write_folder
 from tests.formats.quantized_weights import integer_weight, weight_for
+from tests.models.test_families import our_logprobs
 from tests.quantization.conftest import ForAll
 
 TOKEN_IDS = torch.randint(96, (1, 24), generator=torch.Generator().manual_seed(0))
@@ -216,3 +219,36 @@ def test_torchao_dequantizes_the_same_codes_to_the_same_bits(bits: int, symmetri
         output_dtype=torch.float32,
     )
     assert torch.equal(theirs, weight.dequantize())
+
+
+def rounded_to_nearest(matrix: torch.Tensor, group_size: int) -> QuantizedWeight:
+    """Symmetric int4, the largest magnitude of each group at 7 steps."""
+    groups = matrix.view(len(matrix), -1, group_size)
+    scales = groups.abs().amax(dim=2) / 7
+    codes = (groups / scales[:, :, None]).round().clamp(-8, 7) + 8
+    return QuantizedWeight(
+        codes.view(matrix.shape).to(torch.uint8), integer_table(4, True), scales, 4, group_size
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_default_model_quantized_gives_our_logits(smollm2_path: Path, tmp_path: Path) -> None:
+    """transformers with compressed-tensors, beside our engine on the same folder."""
+    pytest.importorskip("compressed_tensors")
+    source, weight_format = GGUFCheckpoint(smollm2_path), PackQuantizedFormat(4, 64)
+    weights = {
+        name: rounded_to_nearest(source.tensor(name, torch.float32), 64)
+        for name in source.names()
+        if "_proj.weight" in name
+    }
+    out = tmp_path / "out"
+    write_folder(source, out, weights, weight_format, dtype=torch.float32)
+    text = "The capital of France is Paris. The capital of Italy is"
+    token_ids = load_tokenizer(source).encode(text)
+    ours = our_logprobs(out, token_ids, [len(token_ids)])
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    with torch.no_grad():
+        theirs = model(torch.tensor([token_ids])).logits.log_softmax(-1)[0, :-1]
+    chosen = ours.isfinite()
+    assert (ours - theirs)[chosen].abs().max() < 1e-3
