@@ -15,6 +15,7 @@ from infra_lab.native.ops import empty_output, num_panels
 from infra_lab.native.recording import Kernel, run
 
 Empty = Callable[..., torch.Tensor]
+LARGEST_SCALE = 2.0**100  # of what is multiplied in advance: far from overflow
 
 
 class Coding(IntEnum):
@@ -148,7 +149,11 @@ def _shift(
         return Shift.NONE, None
     largest = max(_largest_integer(part) for part in (values, zeros) if part is not None)
     spare_bits = 2 ** int(min(largest, 2**23)).bit_length() - 1
-    is_exact = largest <= 256 and not bool((scales.view(torch.int32) & spare_bits).any())
+    is_exact = (
+        largest <= 256
+        and bool((scales.abs() < LARGEST_SCALE).all())
+        and not bool((scales.view(torch.int32) & spare_bits).any())
+    )
     if is_exact:
         return Shift.EXACT, offsets if zeros is None else zeros.neg() * scales
     return (Shift.OFFSETS, offsets) if zeros is None else (Shift.ZEROS, zeros)
