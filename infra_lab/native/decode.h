@@ -118,12 +118,38 @@ typedef struct {
     vec scales[2], shifts[2];
 } Group;
 
-INLINE int64_t factors_of_group(int64_t shift) { return (shift == NONE ? 1 : 2) * WIDTH; }
+/* LANES fp16 numbers, where the processor converts them at once. */
+#if LANES >= 8 && defined(__F16C__)
+#define HAS_HALVES 1
+INLINE vec from_halves(const uint8_t *bytes) {
+#if LANES == 16
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)bytes));
+#else
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)bytes));
+#endif
+}
+#else
+#define HAS_HALVES 0
+INLINE vec from_halves(const uint8_t *bytes) { return *(const vec *)bytes; } /* never called */
+#endif
 
-INLINE Group group_at(const float *factors, const int shift) {
-    const vec *from = (const vec *)factors;
-    Group g = {{from[0], from[1]}, {from[0], from[1]}};
-    if (shift != NONE) g.shifts[0] = from[2], g.shifts[1] = from[3];
+/* A group's factors in memory. */
+INLINE int64_t group_bytes(int64_t shift, int64_t half_factors) {
+    return (shift == NONE ? 1 : 2) * WIDTH * (half_factors ? 2 : 4);
+}
+
+INLINE vec factor_at(const uint8_t *factors, int64_t half_factors, int64_t i) {
+    return half_factors ? from_halves(factors + i * 2 * LANES) : ((const vec *)factors)[i];
+}
+
+/* Whether factors are fp16 is asked once a group: less than to compile all loops twice. */
+INLINE Group group_at(const uint8_t *factors, const int shift, int64_t half_factors) {
+    vec low = factor_at(factors, half_factors, 0), high = factor_at(factors, half_factors, 1);
+    Group g = {{low, high}, {low, high}};
+    if (shift != NONE) {
+        g.shifts[0] = factor_at(factors, half_factors, 2);
+        g.shifts[1] = factor_at(factors, half_factors, 3);
+    }
     return g;
 }
 

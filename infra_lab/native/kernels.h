@@ -26,10 +26,12 @@ typedef struct {
 typedef struct {
     const uint8_t *codes;  /* [panels, k, row_bytes(coding)] */
     const float *values;   /* [16] of NIBBLES, [256] of TABLE: what a code means */
-    const float *factors;  /* [panels, num_groups, 1 or 2, WIDTH]: scales, then zeros or offsets */
+    const void *factors;   /* [panels, num_groups, 1 or 2, WIDTH]: scales, then zeros or offsets;
+                              fp16 if half_factors, else fp32 */
     const int32_t *groups; /* [k], the group of each row; NULL: row / group_size */
     int64_t n, k, group_size, num_groups;
     int64_t coding, shift; /* decode.h's */
+    int64_t half_factors;
 } QuantizedMatrix;
 
 /* A weight of int8 codes with a scale for each column. */

@@ -107,6 +107,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.quantized_rows.restype = None
     library.pack_codes.argtypes = (pointer, pointer, *[size] * 4, ctypes.c_int)
     library.pack_codes.restype = None
+    library.reads_halves.restype = ctypes.c_int
     library.decodes.argtypes = (ctypes.c_int, ctypes.c_int)
     library.decodes.restype = ctypes.c_int
     library.rms_norm.argtypes = (*[pointer] * 4, *[size] * 3, ctypes.c_float, ctypes.c_int)

@@ -15,6 +15,7 @@ from infra_lab.native.ops import empty_output, num_panels
 from infra_lab.native.recording import Kernel, run
 
 Empty = Callable[..., torch.Tensor]
+LARGEST_SCALE = 2.0**100  # of what is multiplied in advance: far from overflow
 
 
 class Coding(IntEnum):
@@ -50,6 +51,7 @@ class _Matrix(ctypes.Structure):
         ("num_groups", ctypes.c_int64),
         ("coding", ctypes.c_int64),
         ("shift", ctypes.c_int64),
+        ("half_factors", ctypes.c_int64),
     )
 
 
@@ -93,6 +95,7 @@ class QuantizedMatrix:
             num_groups=scales.shape[1],
             coding=coding,
             shift=shift,
+            half_factors=self.factors.dtype == torch.float16,
         )
         self.pointer = ctypes.addressof(self._struct)
 
@@ -146,7 +149,11 @@ def _shift(
         return Shift.NONE, None
     largest = max(_largest_integer(part) for part in (values, zeros) if part is not None)
     spare_bits = 2 ** int(min(largest, 2**23)).bit_length() - 1
-    is_exact = largest <= 256 and not bool((scales.view(torch.int32) & spare_bits).any())
+    is_exact = (
+        largest <= 256
+        and bool((scales.abs() < LARGEST_SCALE).all())
+        and not bool((scales.view(torch.int32) & spare_bits).any())
+    )
     if is_exact:
         return Shift.EXACT, offsets if zeros is None else zeros.neg() * scales
     return (Shift.OFFSETS, offsets) if zeros is None else (Shift.ZEROS, zeros)
@@ -210,11 +217,16 @@ def _packed_codes(codes: torch.Tensor, coding: Coding, added: int, empty: Empty)
 
 
 def _packed_factors(parts: list[torch.Tensor], empty: Empty) -> torch.Tensor:
-    """fp32 [out, groups] each -> [panels, groups, len(parts), panel width], zero-padded."""
+    """fp32 [out, groups] each -> [panels, groups, len(parts), panel width], zero-padded: in fp16
+    where that has the same numbers, as those have that a checkpoint kept in it."""
     width = load_library().panel_width()
     out_features, groups = parts[0].shape
     panels = num_panels(out_features)
-    packed = empty(panels, groups, len(parts), width)
+    are_halves = load_library().reads_halves() and all(
+        torch.equal(part.half().float(), part) for part in parts
+    )
+    dtype = torch.float16 if are_halves else torch.float32
+    packed = empty(panels, groups, len(parts), width, dtype=dtype)
     for place, part in enumerate(parts):
         padded = F.pad(part, (0, 0, 0, panels * width - out_features))
         packed[:, :, place] = padded.view(panels, width, groups).transpose(1, 2)

@@ -22,16 +22,17 @@
 typedef struct {
     const QuantizedMatrix *w;
     const uint8_t *codes;
-    const float *factors; /* [num_groups, scales and then shifts, WIDTH] */
+    const uint8_t *factors; /* [num_groups, scales and then shifts, WIDTH] */
 } Panel;
 
 static Panel panel_at(const QuantizedMatrix *w, int64_t p) {
+    int64_t bytes = w->num_groups * group_bytes(w->shift, w->half_factors);
     return (Panel){w, w->codes + p * w->k * row_bytes(w->coding),
-                   w->factors + p * w->num_groups * factors_of_group(w->shift)};
+                   (const uint8_t *)w->factors + p * bytes};
 }
 
-INLINE const float *factors_at(Panel panel, int64_t group, const int shift) {
-    return panel.factors + group * factors_of_group(shift);
+INLINE const uint8_t *factors_at(Panel panel, int64_t group, const int shift) {
+    return panel.factors + group * group_bytes(shift, panel.w->half_factors);
 }
 
 /* Rows begin to end of a panel -> weights [end - begin, WIDTH]. `scattered`: the groups' columns
@@ -44,7 +45,7 @@ INLINE void decode(Panel panel, const int coding, const int shift, const int sca
     for (int64_t i = begin; i < end;) {
         int64_t group = scattered ? w->groups[i] : i / w->group_size;
         int64_t stop = scattered ? i + 1 : (group + 1) * w->group_size;
-        const Group g = group_at(factors_at(panel, group, shift), shift);
+        const Group g = group_at(factors_at(panel, group, shift), shift, w->half_factors);
         for (stop = stop < end ? stop : end; i < stop; i++) {
             vec low, high;
             decode_row(codes, coding, shift, &values, &g, &low, &high);
@@ -68,8 +69,8 @@ INLINE void fused_tile(Panel panel, const int coding, const int shift, int64_t b
     for (int r = 0; r < rows; r++) low[r] = high[r] = (vec){0};
     for (int64_t i = begin; i < end;) {
         int64_t group = i / w->group_size, stop = (group + 1) * w->group_size;
-        const Group g = group_at(factors_at(panel, group, shift), shift);
-        for (int l = 0; l < factors_of_group(shift); l += LINE)
+        const Group g = group_at(factors_at(panel, group, shift), shift, w->half_factors);
+        for (int64_t l = 0; l < group_bytes(shift, w->half_factors); l += 4 * LINE)
             __builtin_prefetch(factors_at(panel, group + GROUPS_AHEAD, shift) + l, 0, 3);
         for (stop = stop < end ? stop : end; i < stop; i++) {
             __builtin_prefetch(codes + BYTES_AHEAD, 0, 3);
@@ -108,6 +109,9 @@ int decodes(int coding, int shift) {
     }
     return 0;
 }
+
+/* Whether factors may be fp16. */
+int reads_halves(void) { return HAS_HALVES; }
 
 static void decode_part(Panel panel, int64_t begin, int64_t end, float *weights) {
     switch (PAIR(panel.w->coding, panel.w->shift)) {

@@ -102,6 +102,20 @@ def test_what_is_common_is_computed_and_the_rest_looked_up(
     assert (matrix.coding, matrix.shift) == (coding, kept)
 
 
+@pytest.mark.parametrize("scale", [float("inf"), 2.0**127, 2.0**-149, 0.0, -0.25])
+@pytest.mark.parametrize("shift", ["zeros", "offsets"])
+def test_any_scale_gives_what_it_gives_dequantized(scale: float, shift: str) -> None:
+    weight = quantized_weight("uint4", 32, 32, 32, shift)
+    weight.scales[1::2] = scale
+    x = torch.eye(32)
+    assert_same(QuantizedLinear(weight)(x), PackedLinear(weight.dequantize())(x))
+
+
+def assert_same(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert torch.equal(found.nan_to_num(), wanted.nan_to_num())
+
+
 def test_fp8_codes_that_are_not_numbers_stay_so() -> None:
     weight = quantized_weight("e4m3", 2, 4, 4)
     weight.codes[1, 2] = 0x7F
@@ -111,10 +125,12 @@ def test_fp8_codes_that_are_not_numbers_stay_so() -> None:
 
 
 @pytest.mark.parametrize("table", sorted(TABLES))
-def test_a_layer_takes_the_bytes_of_its_codes_and_scales(table: str) -> None:
+@pytest.mark.parametrize("half_scales", [True, False])
+def test_a_layer_takes_the_bytes_of_its_codes_and_scales(table: str, half_scales: bool) -> None:
     """Of a matrix that panels divide: nothing is kept beside them but a small table."""
-    weight = quantized_weight(table, 128, 96, 32, "offsets")
+    weight = quantized_weight(table, 128, 96, 32, "offsets", half_scales=half_scales)
     matrix = QuantizedLinear(weight).matrix
     codes = 128 * 96 // (2 if weight.bits <= 4 else 1)
     tables = 4 * {Coding.NIBBLES: 16, Coding.TABLE: 256}.get(matrix.coding, 0)
-    assert matrix.num_bytes == codes + 2 * 4 * 128 * 3 + tables
+    scale_bytes = 2 if half_scales and library.load_library().reads_halves() else 4
+    assert matrix.num_bytes == codes + 2 * scale_bytes * 128 * 3 + tables
