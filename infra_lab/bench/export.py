@@ -11,17 +11,9 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from infra_lab.models.checkpoint import Checkpoint
-from infra_lab.models.config import ModelConfig
-
-HF_CLASSES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+from infra_lab.models.hf_export import hugging_face_config, save_tokenizer
 
 
 def hugging_face_folder(path: Path, cache_dir: Path) -> Path:
@@ -50,7 +42,7 @@ def export_folder(path: Path, folder: Path) -> None:
         config = json.dumps(hugging_face_config(checkpoint.config), indent=2)
         (work / "config.json").write_text(config, encoding="utf-8")
         _save_weights(checkpoint, work / "model.safetensors")
-        _save_tokenizer(checkpoint, work)
+        save_tokenizer(path, work)
         try:
             work.replace(folder)
         except OSError:
@@ -61,65 +53,9 @@ def export_folder(path: Path, folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def hugging_face_config(config: ModelConfig) -> dict[str, Any]:
-    """The contents of config.json for a fp32 folder."""
-    values: dict[str, Any] = {
-        "architectures": [HF_CLASSES[config.architecture]],
-        "model_type": config.architecture,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.max_position_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-        "torch_dtype": "float32",
-    }
-    optional = {
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": list(config.eos_token_ids) or None,
-        "sliding_window": config.sliding_window,
-        "rope_scaling": _rope_scaling(config),
-    }
-    values.update({key: value for key, value in optional.items() if value is not None})
-    return values
-
-
-def _rope_scaling(config: ModelConfig) -> dict[str, Any] | None:
-    scaling = config.rope_scaling
-    if scaling.kind == "default":
-        return None
-    values: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
-    if scaling.kind == "llama3":
-        values["low_freq_factor"] = scaling.low_freq_factor
-        values["high_freq_factor"] = scaling.high_freq_factor
-        values["original_max_position_embeddings"] = scaling.original_max_position_embeddings
-    return values
-
-
 def _save_weights(checkpoint: Checkpoint, target: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
     weights = {name: checkpoint.tensor(name, torch.float32) for name in checkpoint.names()}
     save_file(weights, target, metadata={"format": "pt"})
-
-
-def _save_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    from infra_lab.models.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(checkpoint)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend,
-        chat_template=tokenizer.chat_template,
-        **tokenizer.special_tokens,
-    ).save_pretrained(folder)

@@ -7,7 +7,6 @@ log-probabilities it reports anyway, so what is measured is what the engine serv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra_lab.bench.engine import EngineSettings, MeasurementError, OfflineEngine, open_engine
-from infra_lab.errors import UsageError
+from infra_lab.quantization import corpus
+from infra_lab.quantization.likelihood import TextLikelihood, text_windows
 from infra_lab.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
 BASE = "auto"  # the format that others are compared with
 DEFAULT_WINDOW = 2048  # holds the whole story
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TextLikelihood:
-    """logprobs: of each predicted token, in nats, in the order of the text."""
-
-    logprobs: tuple[float, ...]
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(-sum(self.logprobs) / len(self.logprobs))
-
-    def mean_change(self, base: TextLikelihood) -> float:
-        """By how many nats a token's log-probability differs from another measurement's, on
-        average, up or down. Perplexity can fall by chance; this cannot."""
-        pairs = zip(self.logprobs, base.logprobs, strict=True)
-        return sum(abs(ours - theirs) for ours, theirs in pairs) / len(self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +49,7 @@ def read_text(path: Path | None = None) -> str:
     """The text of a file; without one the story that comes with the benchmark."""
     if path is None:
         return files("infra_lab.bench").joinpath("reading.txt").read_text(encoding="utf-8")
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from None
+    return corpus.read_text(path)
 
 
 def text_likelihood(
@@ -79,13 +59,7 @@ def text_likelihood(
 
     Raises UsageError for a text or a window of less than two tokens.
     """
-    if window < 2 or len(token_ids) < 2:
-        raise UsageError(
-            f"a text of {len(token_ids)} tokens in windows of {window} predicts nothing: "
-            f"give at least 2 of each"
-        )
-    starts = range(0, len(token_ids) - 1, window)
-    windows = [list(token_ids[start : start + window]) for start in starts]
+    windows = text_windows(token_ids, window)
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, kv_budget=kv_budget)
     logprobs = []
     for output in engine.generate(windows, [params] * len(windows)):

@@ -28,6 +28,8 @@ COMMANDS = {
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
     "bench": "measure throughput and latency, here and beside other engines",
+    "quantize": "put a model's weights into fewer bits, and compare the ways to",
+    "eval": "measure a model's quality on a text",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",
     "start": "begin a problem: copies its starter to work/",
@@ -75,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         debug = True
         arguments.pop(0)
     _prepare_streams()
+    is_explained = False
     try:
         status = _run(arguments)
     except KeyboardInterrupt:
@@ -82,12 +85,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        status = _explain(error, arguments)
+        status, is_explained = _explain(error, arguments), True
     try:
         sys.stdout.flush()
     except OSError as error:
         status = _output_failed(error)
-    if status == _INTERRUPTED:
+    if status == _INTERRUPTED and not is_explained:
         with suppress(OSError):
             sys.stderr.write("interrupted\n")
     sys.exit(status)
@@ -104,7 +107,7 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(_unknown(name))
     app = import_module(f"infra_lab.cli.{name}").app
-    is_group = len(app.registered_commands) > 1
+    is_group = len(app.registered_commands) > 1 or app.registered_callback is not None
     rest = arguments[1:] or (["--help"] if is_group else [])
     try:
         status = app(args=rest, prog_name=f"infra-lab {name}", standalone_mode=False)

@@ -33,6 +33,8 @@ class ModelInfo:
     name: str
     path: str
     format: str
+    stored_as: str
+    bits_per_parameter: float
     licence: str | None
     size_bytes: int
     architecture: str
@@ -137,13 +139,17 @@ def describe(name: str, path: Path, known: KnownModel | None) -> ModelInfo:
     """The facts of the model at `path`; raises ModelLoadError when it cannot be read."""
     from infra_lab.models.loader import read_config
     from infra_lab.models.parameters import num_parameters
+    from infra_lab.models.storage import storage
 
     config = read_config(path)
+    stored = storage(path, config)
     files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
     return ModelInfo(
         name=name,
         path=str(path),
         format=known.format if known else ("GGUF" if path.is_file() else "safetensors"),
+        stored_as=stored.stored_as,
+        bits_per_parameter=round(stored.bits_per_parameter, 3),
         licence=known.licence if known else None,
         size_bytes=sum(file.stat().st_size for file in files),
         architecture=config.architecture,
@@ -183,6 +189,7 @@ def _lines(facts: ModelInfo) -> list[tuple[str, str]]:
         ),
         ("KV, full context", f"{human_bytes(full_context)} in fp32"),
         ("format", facts.format),
+        ("stored as", f"{facts.stored_as}; {facts.bits_per_parameter:.2f} bits a parameter"),
         ("size", human_bytes(facts.size_bytes)),
         ("licence", facts.licence or "see the model's own page"),
         ("file", facts.path),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from infra_lab.models.store import ProgressCallback
 
+StepsCallback = Callable[..., None]  # done, total, and what is going on
 PIPED_WIDTH = 1000  # columns where no terminal limits them; tables take what they need
 
 
@@ -136,3 +137,60 @@ class _PlainLines:
             self._said.add(phase)
             size = f" ({human_bytes(total)})" if total else ""
             self._console.print(f"{phase}{size}")
+
+
+@contextmanager
+def steps_progress(noun: str, quiet: bool = False) -> Iterator[StepsCallback]:
+    """How many of so many steps are done, on stderr: a bar in a terminal, else a line at every
+    tenth part. What it gives takes the number done, of all, and may name what is going on."""
+    console = make_console(stderr=True)
+    if quiet:
+        yield _say_nothing
+    elif not console.is_terminal:
+        yield _PlainSteps(console, noun)
+    else:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console) as bars:
+            task = bars.add_task(noun, total=None)
+
+            def report(done: int, total: int, what: str = "") -> None:
+                bars.update(task, completed=done, total=total, description=what or noun)
+
+            yield report
+
+
+def _say_nothing(done: int, total: int, what: str = "") -> None:
+    """For who wants no progress."""
+
+
+class _PlainSteps:
+    """A line when another tenth is done."""
+
+    def __init__(self, console: Console, noun: str) -> None:
+        self._console = console
+        self._noun = noun
+        self._said = 0
+
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        if done == 0:
+            self._said = 0
+        tenths = 10 * done // total
+        if tenths > self._said:
+            self._said = tenths
+            what = f"{what}: " if what else ""
+            self._console.print(f"{what}{done} of {total} {self._noun}", markup=False)

@@ -74,6 +74,10 @@ class PackedLinear:
         y = ops.linear(x.contiguous(), self.packed, self.out_features)
         return y if self.bias is None else y.add_(self.bias)
 
+    def write(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """The same product into `out`, each row contiguous, without the bias."""
+        ops.linear(x, self.packed, self.out_features, out)
+
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         width = self.packed.shape[2]
         return self.packed[indices // width, :, indices % width]

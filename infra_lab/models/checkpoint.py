@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.models.config import ModelConfig
 
 
@@ -31,4 +32,16 @@ class Checkpoint(Protocol):
         Raises ModelLoadError naming the tensor when it is missing, of the wrong shape,
         truncated or of an unsupported quantization type.
         """
+        ...
+
+    def quantized(self, name: str) -> QuantizedWeight | None:
+        """A matrix in the codes that the checkpoint keeps it in, rows in the order of `tensor`;
+        None for one that is stored as it is, or in a layout that only `tensor` reads.
+
+        Raises ModelLoadError like `tensor`, whose fp32 numbers it dequantizes to.
+        """
+        ...
+
+    def activation_format(self, name: str) -> ActivationFormat | None:
+        """What the layer of this matrix does to its input first; None for nothing."""
         ...

@@ -132,7 +132,7 @@ class DecoderForCausalLM:
             self.embed: Embedding | TiedEmbedding = TiedEmbedding(self.head)
         else:
             self.head = weights.linear("lm_head", bias=False)
-            self.embed = Embedding(trunk.tensor("embed_tokens.weight"))
+            self.embed = trunk.embedding("embed_tokens")
         self.layers = [
             DecoderLayer(config, trunk.below(f"layers.{i}"), self.attention_class)
             for i in range(config.num_hidden_layers)
@@ -161,14 +161,7 @@ class DecoderForCausalLM:
 
     @property
     def attention_shape(self) -> AttentionShape:
-        config = self.config
-        return AttentionShape(
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            scale=config.head_dim**-0.5,
-            sliding_window=config.sliding_window,
-        )
+        return attention_shape(self.config)
 
     def forward(
         self,
@@ -207,3 +200,14 @@ class DecoderForCausalLM:
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Residual stream rows [n, hidden] -> fp32 logits [n, vocab]."""
         return self.head(self.norm(x)).float()
+
+
+def attention_shape(config: ModelConfig) -> AttentionShape:
+    """What a backend must know of the attention in every layer."""
+    return AttentionShape(
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+        sliding_window=config.sliding_window,
+    )

@@ -17,6 +17,8 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES
 
 from infra_lab.errors import ModelLoadError
+from infra_lab.formats.gguf_blocks import READABLE, read_blocks
+from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.gguf_config import ROPE_FACTORS, gguf_config
 from infra_lab.models.gguf_dequant import SUPPORTED_QUANTIZATIONS, dequantize_rows
@@ -43,6 +45,8 @@ _INSIDE_LAYERS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_OUTSIDE_NAMES = {module: stem for stem, module in _OUTSIDE_LAYERS.items()}
+_INSIDE_NAMES = {module: stem for stem, module in _INSIDE_LAYERS.items()}
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _PERMUTED = re.compile(r"\.self_attn\.([qk])_proj\.")
 
@@ -74,19 +78,25 @@ class GGUFCheckpoint:
         if info is None:
             raise ModelLoadError(f"{self.path}: tensor {name!r} is missing")
         result = torch.empty(info.shape, dtype=dtype) if out is None else out
-        if self._is_permuted(name):
-            self._read_permuted(info, result, self._num_heads(name))
-        else:
+        num_heads = interleaved_heads(self.config, name)
+        if num_heads is None:
             self._read_in_order(info, result)
+        else:
+            self._read_permuted(info, result, num_heads)
         return result
 
-    def _is_permuted(self, name: str) -> bool:
-        """llama.cpp reorders the rows of q and k for interleaved rotation in Llama files only."""
-        return self.config.architecture == "llama" and _PERMUTED.search(name) is not None
+    def quantized(self, name: str) -> QuantizedWeight | None:
+        info = self._infos.get(name)
+        if info is None or len(info.shape) != 2 or info.quantization.name not in READABLE:
+            return None
+        packed = np.concatenate(list(self._packed_chunks(info, *info.shape)))
+        num_heads = interleaved_heads(self.config, name)
+        if num_heads is not None:
+            packed = packed[half_rotation_order(len(packed), num_heads)]
+        return read_blocks(torch.from_numpy(packed), info.quantization.name)
 
-    def _num_heads(self, name: str) -> int:
-        is_query = ".q_proj." in name
-        return self.config.num_attention_heads if is_query else self.config.num_key_value_heads
+    def activation_format(self, name: str) -> ActivationFormat | None:
+        return None
 
     def _read_in_order(self, info: GGUFTensorInfo, result: torch.Tensor) -> None:
         num_rows, num_columns = _rows_and_columns(info)
@@ -135,6 +145,24 @@ def hugging_face_name(name: str) -> str:
         return f"model.layers.{match[1]}.{_INSIDE_LAYERS[match[2]]}.{match[3]}"
     stem, _, suffix = name.rpartition(".")
     return f"{_OUTSIDE_LAYERS[stem]}.{suffix}" if stem in _OUTSIDE_LAYERS else name
+
+
+def gguf_name(name: str) -> str:
+    """The reverse of `hugging_face_name`, of a parameter's name."""
+    module, _, suffix = name.rpartition(".")
+    if module in _OUTSIDE_NAMES:
+        return f"{_OUTSIDE_NAMES[module]}.{suffix}"
+    _, _, layer, inside = module.split(".", 3)
+    return f"blk.{layer}.{_INSIDE_NAMES[inside]}.{suffix}"
+
+
+def interleaved_heads(config: ModelConfig, name: str) -> int | None:
+    """Of a tensor whose rows llama.cpp reorders for interleaved rotation (q and k in Llama files
+    only), how many heads it has; None for all others."""
+    match = _PERMUTED.search(name)
+    if match is None or config.architecture != "llama":
+        return None
+    return config.num_attention_heads if match[1] == "q" else config.num_key_value_heads
 
 
 def half_rotation_order(num_rows: int, num_heads: int) -> npt.NDArray[np.intp]:

@@ -60,9 +60,13 @@ class GGUFTensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
+    """`value_types` has, for every key of `metadata`, the type of its value and, of a list, that
+    of its items."""
+
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, GGUFTensorInfo]
+    value_types: dict[str, tuple[GGUFValueType, GGUFValueType | None]]
 
     @property
     def architecture(self) -> str:
@@ -128,9 +132,13 @@ class _HeaderParser:
     def parse(self) -> GGUFHeader:
         num_tensors, num_metadata = self._preamble()
         metadata: dict[str, Any] = {}
+        value_types: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {}
         for _ in range(num_metadata):
             key = self._string()
-            metadata[key] = self._value(self._unpack("I"))
+            kind = self._value_type(self._unpack("I"))
+            items = self._value_type(self._unpack("I")) if kind is GGUFValueType.ARRAY else None
+            metadata[key] = self._value(kind) if items is None else self._array(items)
+            value_types[key] = (kind, items)
         table = [self._tensor_entry() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
@@ -142,7 +150,7 @@ class _HeaderParser:
         }
         if len(tensors) < num_tensors:
             raise ModelLoadError(f"{self._path}: two tensors have the same name")
-        return GGUFHeader(self._path, metadata, tensors)
+        return GGUFHeader(self._path, metadata, tensors, value_types)
 
     def _preamble(self) -> tuple[int, int]:
         magic = self._unpack("I")
@@ -169,15 +177,11 @@ class _HeaderParser:
             raise struct.error(f"a string of {length} bytes does not fit")
         return self._data[start : self._position].decode("utf-8")
 
-    def _value(self, type_code: int) -> Any:
-        kind = self._value_type(type_code)
-        if kind is GGUFValueType.STRING:
-            return self._string()
-        if kind is GGUFValueType.ARRAY:
-            return self._array(self._value_type(self._unpack("I")), self._unpack("Q"))
-        return self._unpack(_SCALARS[kind])
+    def _value(self, kind: GGUFValueType) -> Any:
+        return self._string() if kind is GGUFValueType.STRING else self._unpack(_SCALARS[kind])
 
-    def _array(self, kind: GGUFValueType, count: int) -> list[Any]:
+    def _array(self, kind: GGUFValueType) -> list[Any]:
+        count = self._unpack("Q")
         if kind is GGUFValueType.STRING:
             return [self._string() for _ in range(count)]
         if kind is GGUFValueType.ARRAY:

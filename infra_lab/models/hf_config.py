@@ -39,6 +39,9 @@ _FAMILIES = {
 }
 SUPPORTED_MODEL_TYPES = tuple(_FAMILIES)
 
+# formats.checkpoint_format reads their settings; it needs torch.
+QUANTIZATION_METHODS = ("gptq", "awq", "compressed-tensors", "bitsandbytes", "fp8")
+
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -159,10 +162,13 @@ def _refuse_unsupported(config: Settings) -> None:
     quantization = config.values.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise ModelLoadError(
-            f"{config.path}: checkpoints quantized with {method or 'quantization_config'!s} are "
-            "not supported yet: use the unquantized model or a GGUF file"
-        )
+        # bitsandbytes' first files say load_in_4bit and nothing else.
+        if method not in (None, *QUANTIZATION_METHODS):
+            raise ModelLoadError(
+                f"{config.path}: checkpoints quantized with {method} are not supported; supported "
+                f"are {', '.join(QUANTIZATION_METHODS)}, or use the unquantized model or a GGUF "
+                "file"
+            )
     activation = config.values.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelLoadError(

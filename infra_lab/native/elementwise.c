@@ -42,6 +42,27 @@ void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_
     }
 }
 
+/* out [m, n] = x taken to the nearest multiple, by -largest to largest, of max |row| / largest. */
+void round_rows(const float *x, float *out, int64_t m, int64_t n, float largest, int num_threads) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
+    for (int64_t r = 0; r < m; r++) {
+        const float *row = x + r * n;
+        float *to = out + r * n, high = 0;
+#pragma omp simd reduction(max : high)
+        for (int64_t i = 0; i < n; i++) {
+            float magnitude = __builtin_fabsf(row[i]);
+            high = magnitude > high ? magnitude : high;
+        }
+        float scale = high / largest, divisor = scale > 0 ? scale : 1.0f;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float ratio = row[i] / divisor;
+            ratio = ratio > largest ? largest : ratio < -largest ? -largest : ratio;
+            to[i] = __builtin_rintf(ratio) * scale;
+        }
+    }
+}
+
 /* x [m, heads, 2 half], rows `stride` apart, in place: (a, b) -> (a cos - b sin, b cos + a sin)
  * for each pair (x[i], x[i + half]); cosines, sines [m, 2 half], of which the second half is
  * read: torch's form of the same has the sines of the first half negated. */

@@ -22,12 +22,36 @@ typedef struct {
     float scale;
 } Step;
 
+/* A weight of few bits, in linear.c's panels. */
+typedef struct {
+    const uint8_t *codes;  /* [panels, k, row_bytes(coding)] */
+    const float *values;   /* [16] of NIBBLES, [256] of TABLE: what a code means */
+    const void *factors;   /* [panels, num_groups, 1 or 2, WIDTH]: scales, then zeros or offsets;
+                              fp16 if half_factors, else fp32 */
+    const int32_t *groups; /* [k], the group of each row; NULL: row / group_size */
+    int64_t n, k, group_size, num_groups;
+    int64_t coding, shift; /* decode.h's */
+    int64_t half_factors;
+} QuantizedMatrix;
+
+/* A weight of int8 codes with a scale for each column. */
+typedef struct {
+    const uint8_t *codes; /* [panels, ceil(k / 4), WIDTH, 4], each 128 more than what it means */
+    const float *scales;  /* [panels, WIDTH] */
+    int64_t n, k;
+} Int8Matrix;
+
 void linear(const float *x, const float *packed, float *y, float *scratch, int64_t m, int64_t n,
             int64_t k, int64_t stride, int num_threads);
+void quantized_linear(const float *x, const QuantizedMatrix *w, float *y, float *scratch,
+                      int64_t m, int64_t stride, int num_threads);
+void int8_linear(const float *x, const Int8Matrix *w, float *y, float *scratch, int64_t m,
+                 int64_t stride, float largest, int num_threads);
 void rms_norm(float *x, const float *delta, const float *weight, float *out, int64_t m, int64_t n,
               int64_t delta_stride, float eps, int num_threads);
 void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_t stride,
                   int num_threads);
+void round_rows(const float *x, float *out, int64_t m, int64_t n, float largest, int num_threads);
 void rotate(float *x, const float *cosines, const float *sines, int64_t m, int64_t heads,
             int64_t half, int64_t stride, int num_threads);
 void paged_attention(const Step *s, int num_threads);

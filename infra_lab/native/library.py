@@ -15,6 +15,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -40,10 +42,9 @@ FLAGS = (
     "-fno-math-errno",
     "-ffinite-math-only",
     "-fopenmp",
-    "-shared",
     "-fPIC",
 )
-COMPILE_TIMEOUT_S = 60
+COMPILE_TIMEOUT_S = 180  # ten times what it takes on two cores that ten others use
 
 
 class NativeUnavailableError(Exception):
@@ -97,10 +98,24 @@ def _declare(library: ctypes.CDLL) -> None:
     library.panel_width.restype = ctypes.c_int
     library.linear.argtypes = (*[pointer] * 4, *[size] * 4, ctypes.c_int)
     library.linear.restype = None
+    library.quantized_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_int)
+    library.quantized_linear.restype = None
+    library.multiplies_int8.restype = ctypes.c_int
+    library.int8_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_float, ctypes.c_int)
+    library.int8_linear.restype = None
+    library.quantized_rows.argtypes = (pointer, pointer, size, pointer, ctypes.c_int)
+    library.quantized_rows.restype = None
+    library.pack_codes.argtypes = (pointer, pointer, *[size] * 4, ctypes.c_int)
+    library.pack_codes.restype = None
+    library.reads_halves.restype = ctypes.c_int
+    library.decodes.argtypes = (ctypes.c_int, ctypes.c_int)
+    library.decodes.restype = ctypes.c_int
     library.rms_norm.argtypes = (*[pointer] * 4, *[size] * 3, ctypes.c_float, ctypes.c_int)
     library.rms_norm.restype = None
     library.silu_and_mul.argtypes = (pointer, pointer, size, size, size, ctypes.c_int)
     library.silu_and_mul.restype = None
+    library.round_rows.argtypes = (pointer, pointer, size, size, ctypes.c_float, ctypes.c_int)
+    library.round_rows.restype = None
     library.rotate.argtypes = (*[pointer] * 3, *[size] * 4, ctypes.c_int)
     library.rotate.restype = None
     library.paged_attention.argtypes = (pointer, ctypes.c_int)
@@ -138,18 +153,19 @@ def _cpu_features() -> str:
 
 
 def _compile(compiler: str, path: Path) -> None:
-    """Into a temporary file first: under the final name the library is whole or absent."""
+    """The files at the same time, into a temporary folder: under the final name the library is
+    whole or absent."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder, ThreadPoolExecutor() as pool:
+            objects = [Path(folder) / f"{source.stem}.o" for source in SOURCES]
+            commands = [
+                (compiler, *FLAGS, "-c", "-o", str(built), str(source))
+                for source, built in zip(SOURCES, objects, strict=True)
+            ]
+            list(pool.map(_run, commands))  # which raises what a command raised
             built = Path(folder) / path.name
-            subprocess.run(
-                [compiler, *FLAGS, "-o", str(built), *map(str, SOURCES)],
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=COMPILE_TIMEOUT_S,
-            )
+            _run((compiler, *FLAGS, "-shared", "-o", str(built), *map(str, objects)))
             built.replace(path)
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().split("\n")
@@ -158,3 +174,7 @@ def _compile(compiler: str, path: Path) -> None:
         raise NativeUnavailableError(f"{compiler} cannot compile it: {reason}") from None
     except (OSError, subprocess.SubprocessError) as error:
         raise NativeUnavailableError(f"{compiler} cannot compile it: {error}") from None
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)

@@ -6,29 +6,29 @@
  * GEMM made fast?" (Goto and van de Geijn 2008, whose blocking this is).
  */
 #include "kernels.h"
-#include "tile.h"
+#include "product.h"
 
-#define DEPTH 288      /* rows of a panel at a time: DEPTH x WIDTH floats stay in L1 */
-#define ROW_BLOCK 512  /* rows of x at a time: with DEPTH they stay in L2 */
 #define PACKED_AT_ONCE 128 /* columns of x: what is written stays in L1 meanwhile */
 
-/* Rows from which fetching ahead pays. At one row memory alone is the limit, and the processor's
- * own prefetcher follows the stream well. On Intel it stops at every page's end and falls behind
- * as soon as there is more to do: fetching brought 4 rows from 26 ms to 20 (Sapphire Rapids, all
- * of a 135M model's products). On Zen 4 it paid from 8 rows only. */
-static int fetching_rows(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_is("intel") ? 2 : 8;
-#else
-    return 8;
-#endif
-}
-
-static void packed_tile(const float *x, const float *panel, int64_t depth, float *y,
-                        int64_t stride, int rows, int columns, int adds, Ahead ahead) {
+void packed_tile(const float *x, const float *panel, int64_t depth, float *y, int64_t stride,
+                 int rows, int columns, int adds, Ahead ahead) {
 #define TILE(n) tile(x, n, 1, panel, depth, y, stride, n, columns, adds, ahead)
     WITH_ROWS(rows, TILE)
 #undef TILE
+}
+
+void turn_rows(const float *x, int64_t num_rows, int64_t tiles, int64_t k, float *to) {
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t t = 0; t < tiles; t++) {
+        for (int64_t start = 0; start < k; start += PACKED_AT_ONCE) {
+            int64_t first = first_of(t, num_rows, tiles), last = first_of(t + 1, num_rows, tiles);
+            int64_t columns = k - start < PACKED_AT_ONCE ? k - start : PACKED_AT_ONCE;
+            const float *starts[ROWS];
+            for (int64_t r = 0; r < last - first; r++) starts[r] = x + (first + r) * k + start;
+            turn(starts, last - first, columns, to + first * k + start * (last - first),
+                 last - first);
+        }
+    }
 }
 
 /* One panel of W against one block of packed rows, DEPTH by DEPTH. */
@@ -37,12 +37,12 @@ static void multiply_panel(const float *rows, const float *panel, int64_t k, int
     /* The same parts at any number of rows: a row's sums do not depend on its neighbours. */
     int64_t parts = (k + DEPTH - 1) / DEPTH;
     for (int64_t part = 0; part < parts; part++) {
-        int64_t begin = part * k / parts, end = (part + 1) * k / parts;
-        int64_t after = is_last && part + 1 == parts ? 0 : (part + 2) * k / parts - end;
+        int64_t begin = first_of(part, k, parts), end = first_of(part + 1, k, parts);
+        int64_t after = is_last && part + 1 == parts ? 0 : first_of(part + 2, k, parts) - end;
         int64_t pace = 256 * (after * WIDTH / LINE) / ((end - begin) * tiles);
         if (num_rows < fetching_rows()) pace = 0;
         for (int64_t t = 0; t < tiles; t++) {
-            int64_t first = t * num_rows / tiles, last = (t + 1) * num_rows / tiles;
+            int64_t first = first_of(t, num_rows, tiles), last = first_of(t + 1, num_rows, tiles);
             const float *fetched = panel + end * WIDTH + (t * (end - begin) * pace >> 8) * LINE;
             packed_tile(rows + first * k + begin * (last - first), panel + begin * WIDTH,
                         end - begin, y + first * stride, stride, (int)(last - first), columns,
@@ -65,21 +65,7 @@ void linear(const float *x, const float *packed, float *y, float *scratch, int64
         int64_t tiles = (num_rows + ROWS - 1) / ROWS;
         const float *from = x + block * k;
         float *rows = scratch + block * k;
-        if (m > 1) {
-            /* Each tile's rows as [k, rows of the tile], so that it reads them as one stream. */
-#pragma omp for schedule(static) collapse(2)
-            for (int64_t t = 0; t < tiles; t++) {
-                for (int64_t start = 0; start < k; start += PACKED_AT_ONCE) {
-                    int64_t first = t * num_rows / tiles, last = (t + 1) * num_rows / tiles;
-                    int64_t columns = k - start < PACKED_AT_ONCE ? k - start : PACKED_AT_ONCE;
-                    const float *starts[ROWS];
-                    for (int64_t r = 0; r < last - first; r++)
-                        starts[r] = from + (first + r) * k + start;
-                    turn(starts, last - first, columns,
-                         rows + first * k + start * (last - first), last - first);
-                }
-            }
-        }
+        if (m > 1) turn_rows(from, num_rows, tiles, k, rows);
 #pragma omp for schedule(static)
         for (int64_t p = 0; p < panels; p++) {
             int64_t left = n - p * WIDTH;

@@ -19,7 +19,7 @@ def pack_weight(
     `empty` gives its memory."""
     width = load_library().panel_width()
     out_features, in_features = weight.shape
-    panels = -(-out_features // width)
+    panels = num_panels(out_features)
     packed = empty(panels, in_features, width)
     whole = out_features // width
     packed[:whole].copy_(weight[: whole * width].view(whole, width, in_features).transpose(1, 2))
@@ -29,19 +29,31 @@ def pack_weight(
     return packed
 
 
-def linear(x: torch.Tensor, packed: torch.Tensor, out_features: int) -> torch.Tensor:
-    """x: fp32 [m, in], contiguous; packed: as `pack_weight` gives it -> [m, out_features]."""
-    rows, in_features = x.shape
+def num_panels(out_features: int) -> int:
+    return -(-out_features // int(load_library().panel_width()))
+
+
+def empty_output(rows: int, out_features: int) -> torch.Tensor:
+    """fp32 [rows, out_features], each row contiguous, for a product to write."""
     # Rows a multiple of a page apart would all fall into one set of the L1 cache.
-    is_padded = rows > 1 and out_features % 1024 == 0
-    stride = out_features + (16 if is_padded else 0)
-    y = torch.empty(rows, stride)
+    if rows > 1 and out_features % 1024 == 0:
+        return torch.empty(rows, out_features + 16)[:, :out_features]
+    return torch.empty(rows, out_features)
+
+
+def linear(
+    x: torch.Tensor, packed: torch.Tensor, out_features: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x: fp32 [m, in], contiguous; packed: as `pack_weight` gives it -> [m, out_features], into
+    `out`, each row contiguous, if given."""
+    rows, in_features = x.shape
+    y = empty_output(rows, out_features) if out is None else out
     scratch = torch.empty(x.numel()) if rows > 1 else None
     scratch_pointer = 0 if scratch is None else scratch.data_ptr()
     pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scratch_pointer)
-    sizes = (rows, out_features, in_features, stride)
+    sizes = (rows, out_features, in_features, y.stride(0))
     run(Kernel.LINEAR, load_library().linear, pointers, sizes, (x, packed, y, scratch))
-    return y[:, :out_features] if is_padded else y
+    return y
 
 
 def rms_norm(
@@ -63,6 +75,15 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     out = torch.empty(rows, size)
     pointers, sizes = (gate_up.data_ptr(), out.data_ptr()), (rows, size, gate_up.stride(0))
     run(Kernel.SILU_AND_MUL, load_library().silu_and_mul, pointers, sizes, (gate_up, out))
+    return out
+
+
+def round_rows(x: torch.Tensor, largest: int) -> torch.Tensor:
+    """x: fp32 [m, n], contiguous -> each row as integers of at most `largest`, times a scale."""
+    out = torch.empty_like(x)
+    pointers, sizes = (x.data_ptr(), out.data_ptr()), tuple(x.shape)
+    kernel = load_library().round_rows
+    run(Kernel.ROUND_ROWS, kernel, pointers, sizes, (x, out), float(largest))
     return out
 
 

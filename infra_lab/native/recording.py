@@ -30,6 +30,9 @@ class Kernel(IntEnum):
     SILU_AND_MUL = 2
     ROTATE = 3
     PAGED_ATTENTION = 4
+    QUANTIZED_LINEAR = 5
+    ROUND_ROWS = 6
+    INT8_LINEAR = 7
 
 
 class _Call(ctypes.Structure):
@@ -39,7 +42,7 @@ class _Call(ctypes.Structure):
         ("kernel", ctypes.c_int64),
         ("pointers", ctypes.c_void_p * 5),
         ("sizes", ctypes.c_int64 * 4),
-        ("eps", ctypes.c_float),
+        ("factor", ctypes.c_float),
     )
 
 
@@ -89,13 +92,13 @@ class Recording:
         pointers: Sequence[int],
         sizes: Sequence[int],
         tensors: Sequence[object],
-        eps: float = 0.0,
+        factor: float = 0.0,
     ) -> None:
         """sizes: the number of rows first, but for attention, whose step knows it."""
         if kernel is not Kernel.PAGED_ATTENTION and sizes[0] != self.rows:
             self.foreign = f"{kernel.name} of {sizes[0]} rows"
         filled = (*pointers, *[None] * (5 - len(pointers)))
-        self._calls.append(_Call(kernel, filled, (*sizes, *[0] * (4 - len(sizes))), eps))
+        self._calls.append(_Call(kernel, filled, (*sizes, *[0] * (4 - len(sizes))), factor))
         self._kept += [
             one
             for one in tensors
@@ -121,16 +124,17 @@ def run(
     pointers: Sequence[int],
     sizes: Sequence[int],
     tensors: Sequence[object],
-    eps: float | None = None,
+    factor: float | None = None,
 ) -> None:
     """Calls a kernel; where this thread records, writes down the call instead.
 
-    sizes: the number of rows first. tensors: what the pointers point into.
+    sizes: the number of rows first. tensors: what the pointers point into. factor: the one number
+    of a kernel that takes one.
     """
     if _active.recording is not None:
-        _active.recording.add(kernel, pointers, sizes, tensors, eps or 0.0)
+        _active.recording.add(kernel, pointers, sizes, tensors, factor or 0.0)
         return
-    options = () if eps is None else (eps,)
+    options = () if factor is None else (factor,)
     function(*pointers, *sizes, *options, torch.get_num_threads())
 
 

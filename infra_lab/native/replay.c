@@ -5,14 +5,14 @@
  */
 #include "kernels.h"
 
-enum { LINEAR, RMS_NORM, SILU_AND_MUL, ROTATE, PAGED_ATTENTION };
+enum { LINEAR, RMS_NORM, SILU_AND_MUL, ROTATE, PAGED_ATTENTION, QUANTIZED_LINEAR, ROUND_ROWS, INT8_LINEAR };
 
 typedef struct {
     int64_t kernel;
     void *pointers[5]; /* the kernel's, in its order; of attention: its Step, then the four that
                           differ between layers */
     int64_t sizes[4]; /* the number of rows first, which a replay replaces; of attention strides */
-    float eps;
+    float factor; /* eps of the norm, the largest code of rounding */
 } Call;
 
 void replay(const Call *calls, int64_t num_calls, int64_t rows, int num_threads) {
@@ -24,8 +24,17 @@ void replay(const Call *calls, int64_t num_calls, int64_t rows, int num_threads)
         case LINEAR:
             linear(p[0], p[1], p[2], p[3], rows, n[1], n[2], n[3], num_threads);
             break;
+        case QUANTIZED_LINEAR:
+            quantized_linear(p[0], p[1], p[2], p[3], rows, n[1], num_threads);
+            break;
+        case INT8_LINEAR:
+            int8_linear(p[0], p[1], p[2], p[3], rows, n[1], c->factor, num_threads);
+            break;
+        case ROUND_ROWS:
+            round_rows(p[0], p[1], rows, n[1], c->factor, num_threads);
+            break;
         case RMS_NORM:
-            rms_norm(p[0], p[1], p[2], p[3], rows, n[1], n[2], c->eps, num_threads);
+            rms_norm(p[0], p[1], p[2], p[3], rows, n[1], n[2], c->factor, num_threads);
             break;
         case SILU_AND_MUL:
             silu_and_mul(p[0], p[1], rows, n[1], n[2], num_threads);

@@ -22,6 +22,33 @@ typedef struct {
     int64_t pace;
 } Ahead;
 
+/* Writes a tile's sums to y or, if `adds`, adds them: `rows` rows `stride` apart, the first `columns`
+ * of each. */
+INLINE void keep_sums(vec *low, vec *high, float *y, int64_t stride, const int rows, int columns,
+                      int adds) {
+    if (columns == WIDTH) {
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            vec *to = (vec *)(y + r * stride);
+            if (adds) {
+                low[r] += to[0];
+                high[r] += to[1];
+            }
+            to[0] = low[r];
+            to[1] = high[r];
+        }
+        return;
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        float whole[WIDTH];
+        *(vec *)whole = low[r];
+        *(vec *)(whole + LANES) = high[r];
+        float *to = y + r * stride;
+        for (int c = 0; c < columns; c++) to[c] = adds ? to[c] + whole[c] : whole[c];
+    }
+}
+
 /* y[r][c] = sum over i < depth of x[i * x_step + r * x_row] * panel[i][c], added to y if `adds`.
  * `rows` is a constant in every inlined copy, so that the arrays become registers, and so must
  * x_step and x_row be. y: its rows `stride` apart, the first `columns` of each written. */
@@ -49,27 +76,7 @@ INLINE void tile(const float *x, const int64_t x_step, const int64_t x_row, cons
             high[r] += x[i * x_step + r * x_row] * b;
         }
     }
-    if (columns == WIDTH) {
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            vec *to = (vec *)(y + r * stride);
-            if (adds) {
-                low[r] += to[0];
-                high[r] += to[1];
-            }
-            to[0] = low[r];
-            to[1] = high[r];
-        }
-        return;
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) {
-        float whole[WIDTH];
-        *(vec *)whole = low[r];
-        *(vec *)(whole + LANES) = high[r];
-        float *to = y + r * stride;
-        for (int c = 0; c < columns; c++) to[c] = adds ? to[c] + whole[c] : whole[c];
-    }
+    keep_sums(low, high, y, stride, rows, columns, adds);
 }
 
 /* Runs DO(n) with n = rows as a constant. */

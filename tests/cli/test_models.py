@@ -76,6 +76,22 @@ def test_info_of_a_folder_as_a_table_and_as_json_say_the_same(
     assert str(folder) in table
 
 
+def test_info_says_how_the_weights_are_stored(folder: Path) -> None:
+    plain = describe("m", folder, known=None)
+    assert plain.stored_as == "float32"
+    assert plain.bits_per_parameter == round(8 * 1000 / plain.parameters, 3)
+    quantization = {"quant_method": "gptq", "bits": 4, "group_size": 8, "desc_act": True}
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": quantization}))
+    assert describe("m", folder, known=None).stored_as == "GPTQ int4, groups of 8, act-order"
+
+
+@pytest.mark.model
+def test_info_of_a_gguf_file_names_its_types(smollm2_path: Path) -> None:
+    facts = describe("smollm2-135m", smollm2_path, known=None)
+    assert facts.stored_as == "Q4_1, Q8_0, F32"
+    assert 5 < facts.bits_per_parameter < 6
+
+
 def test_info_of_a_model_that_is_not_here_says_how_to_get_it(
     run_command: Run, tmp_path: Path
 ) -> None:

@@ -68,6 +68,13 @@ def test_rows_taken_and_stacked_are_those_of_the_matrix(
     assert torch.equal(both.dequantize(), expected)
 
 
+def test_weights_whose_table_has_nan_in_it_are_stacked() -> None:
+    """fp8's has: 0x7f of e4m3."""
+    weight = replace(make(), values=torch.tensor([float("nan"), *range(15)]))
+    assert weight.fits(weight)
+    assert QuantizedWeight.stacked([weight, weight]).out_features == 4
+
+
 def test_weights_of_other_tables_or_groups_are_not_stacked() -> None:
     plain = make()
     others: list[dict[str, Any]] = [

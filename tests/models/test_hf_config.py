@@ -163,8 +163,8 @@ def test_both_spellings_of_dtype_are_read(read: Any) -> None:
         ({"model_type": "gpt_neox"}, "'gpt_neox' is not supported; supported are llama, mistral"),
         ({"model_type": None}, "model type None is not supported"),
         (
-            {"quantization_config": {"quant_method": "gptq"}},
-            "with gptq are not supported yet",
+            {"quantization_config": {"quant_method": "quip"}},
+            "with quip are not supported; supported are gptq, awq",
         ),
         ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),

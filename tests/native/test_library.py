@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import platform
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from infra_lab.layers.linear import PackedLinear
+from infra_lab.layers.quantized_linear import QuantizedLinear
 from infra_lab.native import library
 from infra_lab.native.library import NativeUnavailableError
+from tests.layers.quantized_weights import TABLES, quantized_weight
 
 
 def test_without_a_compiler_there_is_a_reason_and_no_kernel(
@@ -55,3 +60,29 @@ def test_where_there_is_a_compiler_the_kernels_compile() -> None:
     if library.find_c_compiler() is None:
         pytest.skip("no C compiler here")
     assert library.load_library().panel_width() in (8, 16, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are of x86 processors")
+@pytest.mark.parametrize(("march", "width"), [("haswell", 16), ("x86-64", 8)])
+def test_products_of_codes_are_exact_on_older_processors_too(
+    march: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not library.is_available():
+        pytest.skip("no compiled kernels here")
+    flags = [flag for flag in library.FLAGS if flag != "-march=native"]
+    try:
+        monkeypatch.setattr(library, "FLAGS", (*flags, f"-march={march}"))
+        library.load_library.cache_clear()
+        assert library.load_library().panel_width() == width
+        for table in TABLES:
+            for shift in ("none", "zeros", "means", "offsets"):
+                weight = quantized_weight(table, 21, 300, 32, shift, scattered=shift == "zeros")
+                layer, dense = QuantizedLinear(weight), PackedLinear(weight.dequantize())
+                for rows in (1, 3, 17):
+                    x = torch.randn(rows, 300)
+                    assert torch.equal(layer(x), dense(x)), (table, shift, rows)
+                assert torch.equal(layer.rows(torch.tensor([20, 0])), weight.dequantize()[[20, 0]])
+    finally:
+        monkeypatch.undo()
+        library.load_library.cache_clear()

@@ -1,0 +1,1 @@
+"""Quantizers, the methods that choose their codes, and what they cost: PTQ, and QAT."""

@@ -1,0 +1,85 @@
+"""What the methods are worth on the default model; on the whole text: docs/quantization.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.models.loader import open_checkpoint
+from infra_lab.models.tokenizer import load_tokenizer
+from infra_lab.quantization.calibration import calibration_sequences
+from infra_lab.quantization.corpus import calibration_text, evaluation_text
+from infra_lab.quantization.evaluate import (
+    ReferenceText,
+    TextModel,
+    TextQuality,
+    checked_windows,
+    evaluate,
+)
+from infra_lab.quantization.outliers import with_planted_outliers
+from infra_lab.quantization.quantize import quantize_model
+from infra_lab.quantization.settings import PER_ROW, choose_settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.model]
+NUM_TOKENS = 2048
+W8A8 = {"bits": 8, "activation_bits": 8, "group_size": PER_ROW, "symmetric": True}
+
+
+class Bench:
+    """SmolLM2, the book and what the model itself says of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.checkpoint = open_checkpoint(path)
+        tokenizer = load_tokenizer(self.checkpoint)
+        text = tokenizer.encode(evaluation_text())[:NUM_TOKENS]
+        self.windows = checked_windows(text, None, self.checkpoint.config)
+        self.learned = tokenizer.encode(calibration_text())
+        model = TextModel.load(self.checkpoint, NUM_TOKENS)
+        self.reference = ReferenceText(model, self.windows)
+        self.perplexity = evaluate(model, self.windows).likelihood.perplexity
+
+    def quality(
+        self, method: str, checkpoint: Checkpoint | None = None, **given: Any
+    ) -> TextQuality:
+        config = self.checkpoint.config
+        settings = choose_settings(method, config, {"num_sequences": 16} | given)
+        sequences: torch.Tensor | None = None
+        if settings.is_calibrated:
+            sequences = calibration_sequences(self.learned, settings, config)
+        quantized = quantize_model(checkpoint or self.checkpoint, settings, sequences)
+        return evaluate(TextModel.load(quantized, NUM_TOKENS), self.windows, self.reference)
+
+    def loss(self, method: str, checkpoint: Checkpoint | None = None, **given: Any) -> float:
+        """By what part the perplexity rises."""
+        measured = self.quality(method, checkpoint, **given).likelihood.perplexity
+        return measured / self.perplexity - 1
+
+
+@pytest.fixture(scope="module")
+def bench(smollm2_path: Path) -> Bench:
+    return Bench(smollm2_path)
+
+
+def test_gptq_and_awq_recover_half_of_what_rounding_to_nearest_loses(bench: Bench) -> None:
+    four_bits = {"bits": 4, "group_size": PER_ROW}
+    nearest = bench.loss("rtn", **four_bits)
+    assert bench.loss("gptq", **four_bits) < nearest / 2
+    assert bench.loss("awq", **four_bits) < nearest / 2
+
+
+def test_smoothquant_in_eight_bits_is_the_model_to_one_percent(bench: Bench) -> None:
+    assert abs(bench.loss("smoothquant")) < 0.01
+
+
+def test_planted_outliers_ruin_plain_w8a8_and_smoothquant_bears_them(bench: Bench) -> None:
+    planted = with_planted_outliers(bench.checkpoint, 256)
+    plain = bench.loss("rtn", **W8A8)
+    ruined = bench.loss("rtn", planted, **W8A8)
+    cured = bench.loss("smoothquant", planted)
+    assert abs(plain) < 0.1
+    assert ruined > 1.0
+    assert abs(cured) < 0.01
