@@ -82,6 +82,8 @@ TORCH_FREE_PATTERNS = [
     "engine/scheduler.py",
     "engine/request*.py",
     "engine/policies.py",
+    "calculators/*.py",
+    "claims/*.py",
 ]
 # The engine's own parts may use these; a start-up that loads them has lost its second.
 HEAVY = {"torch", "transformers", "huggingface_hub", "gguf", "triton", "numpy"}
