@@ -56,6 +56,7 @@ TORCH_FREE = [
     "infra_lab",
     "infra_lab.cli.main",
     "infra_lab.cli.models",
+    "infra_lab.cli.calc",
     "infra_lab.cli.doctor",
     "infra_lab.cli.list",
     "infra_lab.cli.next",

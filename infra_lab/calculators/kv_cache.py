@@ -90,7 +90,8 @@ def working(
             f"{model.num_kv_heads} KV heads",
             f"{model.head_dim}",
         ]
-    factors.append(f"{num_tokens:,} tokens")
+    if num_tokens != 1:
+        factors.append(f"{num_tokens:,} tokens")
     if num_requests != 1:
         factors.append(f"{num_requests:,} requests")
     factors.append(f"{cache_format.bytes_per_element:g} bytes")

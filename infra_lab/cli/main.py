@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": "talk with a model",
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
+    "calc": "compute memory, speed and size of a model, with the working shown",
     "bench": "measure throughput and latency, here and beside other engines",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",
