@@ -150,9 +150,7 @@ def _claim(topic: str, record: Mapping[str, Any]) -> Claim:
         source=record["source"],
         experiment=experiment,
         errors=tuple(record.get("errors", ())),
-        values=tuple(
-            _value(name, record["verdict"], one) for one in record.get("values", ())
-        ),
+        values=tuple(_value(name, record["verdict"], one) for one in record.get("values", ())),
     )
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
     "calc": "compute memory, speed and size of a model, with the working shown",
+    "claims": "what interview answers assert, and what is so, recomputed",
     "bench": "measure throughput and latency, here and beside other engines",
     "list": "show the practice problems, and where you stand",
     "next": "pick the next problem, and say why",
@@ -104,9 +105,10 @@ def _run(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise UsageError(_unknown(name))
-    app = import_module(f"infra_lab.cli.{name}").app
+    module = import_module(f"infra_lab.cli.{name}")
+    app = module.app
     is_group = len(app.registered_commands) > 1
-    rest = arguments[1:] or (["--help"] if is_group else [])
+    rest = arguments[1:] or getattr(module, "WHEN_BARE", ["--help"] if is_group else [])
     try:
         status = app(args=rest, prog_name=f"infra-lab {name}", standalone_mode=False)
     except SystemExit as end:
