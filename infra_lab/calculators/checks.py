@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
+from math import isqrt
 from typing import TypeVar
 
 from infra_lab.errors import UsageError
 
 Value = TypeVar("Value")
+LARGEST_COUNT = 10**15  # more than there is of anything, and products of some still are floats
 
 
 def require_count(name: str, value: int, minimum: int = 1) -> None:
@@ -18,6 +20,8 @@ def require_count(name: str, value: int, minimum: int = 1) -> None:
         raise UsageError(f"{name} must be a whole number, not {value!r}")
     if value < minimum:
         raise UsageError(f"{name} must be at least {minimum}, not {value}")
+    if value > LARGEST_COUNT:
+        raise UsageError(f"{name} must be at most 10^15, and has {len(str(value))} digits")
 
 
 def require_positive(name: str, value: float) -> None:
@@ -55,7 +59,8 @@ def require_divides(divisor_name: str, divisor: int, name: str, value: int) -> N
 
 def divisors(value: int) -> list[int]:
     """Every divisor of a positive number, ascending."""
-    return [one for one in range(1, value + 1) if value % one == 0]
+    small = [one for one in range(1, isqrt(value) + 1) if value % one == 0]
+    return small + [value // one for one in reversed(small) if one * one != value]
 
 
 def look_up(kind: str, name: str, known: Mapping[str, Value]) -> Value:

@@ -6,6 +6,7 @@ the command line; the formulae are those of `infra_lab.calculators`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from infra_lab.calculators.formats import number_format
 from infra_lab.calculators.kv_cache import cache_format
 from infra_lab.calculators.roofline import Setting
-from infra_lab.calculators.units import GB, binary_text, decimal_text, rate_text
+from infra_lab.calculators.units import GB, GIB, binary_text, decimal_text, rate_text
 from infra_lab.cli import calc_reports as reports
 from infra_lab.cli import calc_view as view
 from infra_lab.cli.calc_inputs import (
@@ -131,6 +132,12 @@ def fit(
     utilization: Annotated[
         float, typer.Option(metavar="X", help="Share of the memory that may be used.")
     ] = 0.92,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GIB", help="Memory of a GPU as its driver reports it; default: as sold, in GB."
+        ),
+    ] = None,
     other_gb: Annotated[
         float, typer.Option(metavar="GB", help="Set aside: activations, graphs, buffers.")
     ] = 0.0,
@@ -139,9 +146,12 @@ def fit(
 ) -> None:
     """Does it fit, and how many requests at once?"""
     shape = wanted_model(model, cache_dir=cache_dir)
+    found = wanted_device(gpu)
+    if memory_gib is not None:
+        found = replace(found, memory_bytes=round(positive("--memory-gib", memory_gib) * GIB))
     report = reports.fit_report(
         shape,
-        wanted_device(gpu),
+        found,
         gpus,
         number_format(weights),
         cache_format(cache, shape),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra_lab.calculators.checks import divisors
 from infra_lab.calculators.model_table import MODELS, model
 from infra_lab.calculators.models import Experts, Model, custom_model
 from infra_lab.calculators.parameters import (
@@ -243,6 +244,11 @@ def test_a_shape_that_cannot_be_is_refused(arguments: dict[str, int], message: s
     numbers = {"num_layers": 2, "num_query_heads": 8, "num_kv_heads": 8, "head_dim": 64}
     with pytest.raises(UsageError, match=message):
         custom_model(**{**numbers, **arguments})
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_that_divide(value: int) -> None:
+    assert divisors(value) == [one for one in range(1, value + 1) if value % one == 0]
 
 
 def test_more_active_experts_than_there_are_is_refused() -> None:

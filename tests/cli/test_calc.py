@@ -149,6 +149,13 @@ def test_fit_counts_requests_or_says_what_it_would_take(run_command: Run) -> Non
     assert json.loads(run_command(*arguments, "--gpu", "4090", "--json").out)["fits"] is False
 
 
+def test_the_memory_that_a_driver_reports_may_be_given(run_command: Run) -> None:
+    arguments = ("calc", "fit", "llama-2-70b", "--weights", "int4", "--utilization", "0.92")
+    report = json.loads(run_command(*arguments, "--memory-gib", "80", "--json").out)
+    assert report["memory_bytes_per_gpu"] == 80 * 2**30
+    assert report["budget_bytes"] == pytest.approx(0.92 * 80 * 2**30)
+
+
 def test_the_bits_that_fit_said_do_fit(run_command: Run) -> None:
     bits = json.loads(run_command("calc", "fit", "llama-2-70b", "--gpu", "4090", "--json").out)[
         "most_bits_per_weight"
@@ -218,6 +225,10 @@ def test_what_is_known_is_listed(run_command: Run, command: str) -> None:
         (("fit", "gpt-3", "--gpus", "0"), "--gpus must be at least 1, not 0"),
         (("fit", "gpt-3", "--gpu", "h1000"), "no GPU is called 'h1000': did you mean h100"),
         (("fit", "gpt-3", "--utilization", "2"), "--utilization must be above 0 and at most 1"),
+        (("fit", "gpt-3", "--memory-gib", "0"), "--memory-gib must be above 0, not 0"),
+        (("kv", "gpt-3", "--tokens", "9" * 400), "num_tokens must be at most 10^15"),
+        (("speculate", "--most", "9" * 400), "--most must be above 0 and at most 64"),
+        (("speculate", "--cost", "nan"), "--cost must be at least 0, not nan"),
         (("fit", "gpt-3", "--other-gb", "-1"), "--other-gb must be at least 0"),
         (("fit", "llama-2-70b", "--gpus", "3"), "num_gpus 3 does not divide num_query_heads 64"),
         (("roofline", "gpt-3", "--batch", "0"), "--batch must be above 0"),

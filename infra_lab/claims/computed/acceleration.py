@@ -9,9 +9,11 @@ from infra_lab.calculators.hardware import device
 from infra_lab.calculators.kv_cache import bytes_per_token, cache_bytes
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.parallel import all_reduces_per_step
+from infra_lab.calculators.parameters import num_parameters
 from infra_lab.calculators.speculation import expected_tokens, speedup
 from infra_lab.calculators.units import GB
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 _K = 5
@@ -34,7 +36,8 @@ def a2() -> Numbers:
 
 
 def a7() -> Numbers:
-    return {"least": 1 - 0.382, "most": 1 - 0.204, "few": 30.42 / 13.62, "many": 30.42 / 7.00}
+    requests = measured.concurrency()
+    return {**measured.wasted(), "few": requests["least"], "many": requests["most"]}
 
 
 def a8() -> Numbers:
@@ -47,11 +50,12 @@ def a8() -> Numbers:
 
 def a9() -> Numbers:
     """Costs by the bytes that a run reads, 7B and 0.5B against Llama-2-70B."""
-    cost = 6.738 / 68.977
+    target = num_parameters(_LLAMA_70B)
+    cost = num_parameters(model("llama-2-7b")) / target
     return {
         "cost": cost,
         "large": speedup(0.8, _K, cost),
-        "small": speedup(0.8, _K, 0.5 / 68.977),
+        "small": speedup(0.8, _K, 0.5e9 / target),
     }
 
 
@@ -75,7 +79,8 @@ def a15() -> Numbers:
 
 
 def a16() -> Numbers:
-    return {"ideal": 70 / 16.0, "extrapolated": 2 * 46.9 / 16.0}
+    step_ms = measured.LLAMA_70B_MS
+    return {"ideal": 70 / step_ms[8], "extrapolated": 2 * step_ms[2] / step_ms[8]}
 
 
 def a18() -> Numbers:

@@ -17,6 +17,7 @@ from infra_lab.calculators.parameters import active_linear_parameters, head_para
 from infra_lab.calculators.roofline import Setting, tpot_floor
 from infra_lab.calculators.units import GB, GIB, GIGA, MB, MIB, TERA
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 _P70 = 70e9  # as the posts round it
@@ -48,7 +49,10 @@ def b3() -> Numbers:
 
 
 def b4() -> Numbers:
-    return {"floor_ms": 1000 * _FP16 * 7e9 / _BANDWIDTH, "measured_ms": 1000 / 104.9}
+    return {
+        "floor_ms": 1000 * _FP16 * 7e9 / _BANDWIDTH,
+        "measured_ms": 1000 / measured.LLAMA_7B_BF16,
+    }
 
 
 def b5() -> Numbers:
@@ -146,8 +150,8 @@ def b17() -> Numbers:
 
 
 def b18() -> Numbers:
-    return {"measured": 48.4 / 25.25}
+    return {"measured": measured.LLAMA_70B_INT4_SPECULATIVE / measured.LLAMA_70B_INT4}
 
 
 def b20() -> Numbers:
-    return {"least": 30.42 / 13.62, "most": 30.42 / 7.00}
+    return measured.concurrency()

@@ -9,6 +9,7 @@ from infra_lab.calculators.paging import contiguous_utilization, last_block_wast
 from infra_lab.calculators.prefix import memory_saved_share
 from infra_lab.calculators.units import GB, GIB, MIB
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 
@@ -39,7 +40,7 @@ def r6() -> Numbers:
 
 
 def r7() -> Numbers:
-    return {"least": 1 - 0.382, "most": 1 - 0.204}
+    return measured.wasted()
 
 
 def r9() -> Numbers:

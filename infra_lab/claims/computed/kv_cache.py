@@ -13,6 +13,7 @@ from infra_lab.calculators.parallel import transfer_s
 from infra_lab.calculators.quantization import symmetric_step
 from infra_lab.calculators.units import GB, GIB
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 _REQUEST_BYTES = cache_bytes(_LLAMA_70B, 4096)
@@ -45,11 +46,10 @@ def k5() -> Numbers:
 
 
 def k8() -> Numbers:
-    batched = 30.42  # requests in flight, vLLM; the others are Orca's three variants
     return {
-        "over_max": batched / 7.00,
-        "over_pow2": batched / 9.81,
-        "over_oracle": batched / 13.62,
+        "over_max": measured.BATCHED_VLLM / measured.BATCHED_ORCA_MAX,
+        "over_pow2": measured.BATCHED_VLLM / measured.BATCHED_ORCA_POW2,
+        "over_oracle": measured.BATCHED_VLLM / measured.BATCHED_ORCA_ORACLE,
     }
 
 

@@ -17,12 +17,11 @@ from infra_lab.calculators.parallel import (
 from infra_lab.calculators.speculation import draft_cost_for, expected_tokens, speedup
 from infra_lab.calculators.units import GB, KIB, MB, TERA
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 _ALPHA, _K = 0.8, 5
 _TP8_FLOOR_MS = 1000 * 140 * GB / (2 * TERA) / 8
-# gpt-fast, Llama-2-70B in bf16, milliseconds a token by number of A100
-_MEASURED_MS = {2: 46.9, 4: 26.3, 8: 16.0}
 _KERNELS_OF_A_FUSED_LAYER, _LAUNCH_US = 10, 5
 
 
@@ -31,7 +30,7 @@ def o1() -> Numbers:
 
 
 def o3() -> Numbers:
-    return {"least": 30.42 / 13.62, "most": 30.42 / 7.00}
+    return measured.concurrency()
 
 
 def o4() -> Numbers:
@@ -57,7 +56,10 @@ def o9() -> Numbers:
 
 
 def o12() -> Numbers:
-    return {"int8": 155.6 / 104.9, "int4": 196.8 / 104.9}
+    return {
+        "int8": measured.LLAMA_7B_INT8 / measured.LLAMA_7B_BF16,
+        "int4": measured.LLAMA_7B_INT4 / measured.LLAMA_7B_BF16,
+    }
 
 
 def o13() -> Numbers:
@@ -105,7 +107,7 @@ def o18() -> Numbers:
 
 
 def o19() -> Numbers:
-    gain = _MEASURED_MS[2] / _MEASURED_MS[8]
+    gain = measured.LLAMA_70B_MS[2] / measured.LLAMA_70B_MS[8]
     return {"gain": gain, "per_gpu": gain * 2 / 8}
 
 

@@ -13,6 +13,7 @@ from infra_lab.calculators.paging import (
 )
 from infra_lab.calculators.units import MIB
 from infra_lab.claims.claim import Numbers
+from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
 _BLOCK = 16
@@ -31,8 +32,7 @@ def p2() -> Numbers:
 
 
 def p3() -> Numbers:
-    """From what was used, as the vLLM paper measured it."""
-    return {"least": 1 - 0.382, "most": 1 - 0.204}
+    return measured.wasted()
 
 
 def p4() -> Numbers:
@@ -75,5 +75,4 @@ def p17() -> Numbers:
 
 
 def p18() -> Numbers:
-    """Batched requests of OPT-13B: vLLM's over those of Orca (Oracle) and Orca (Max)."""
-    return {"least": 30.42 / 13.62, "most": 30.42 / 7.00}
+    return measured.concurrency()
