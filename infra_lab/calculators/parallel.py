@@ -80,6 +80,17 @@ def tree_all_reduce(
     return AllReduceTime(hops * latency_s, hops * message_bytes / bytes_per_s)
 
 
+def quickest_all_reduce(
+    message_bytes: float, num_gpus: int, bytes_per_s: float, latency_s: float = 0
+) -> AllReduceTime:
+    """The ring for long messages, the tree for short ones, as a library would choose."""
+    return min(
+        ring_all_reduce(message_bytes, num_gpus, bytes_per_s, latency_s),
+        tree_all_reduce(message_bytes, num_gpus, bytes_per_s, latency_s),
+        key=lambda one: one.time_s,
+    )
+
+
 def step_communication_s(model: Model, num_tokens: int, one: AllReduceTime) -> float:
     """All of a step's all-reduces, one after the other, as its layers are."""
     require_count("num_tokens", num_tokens)

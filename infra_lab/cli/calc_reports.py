@@ -27,11 +27,13 @@ from infra_lab.calculators.parallel import (
     kv_heads_per_rank,
     layer_ranges,
     pipeline_bubble,
+    quickest_all_reduce,
     ring_all_reduce,
     transfer_s,
     tree_all_reduce,
 )
 from infra_lab.calculators.parameters import num_active_parameters, num_parameters
+from infra_lab.calculators.replicas import replica_plans
 from infra_lab.calculators.roofline import (
     Setting,
     crossover_batch,
@@ -262,7 +264,8 @@ def parallel_report(
     floor = tpot_floor(model, batch, context, setting)
     ring = ring_all_reduce(message, num_gpus, link, latency_s)
     tree = tree_all_reduce(message, num_gpus, link, latency_s)
-    communication_s = count * min(ring.time_s, tree.time_s)
+    communication_s = count * quickest_all_reduce(message, num_gpus, link, latency_s).time_s
+    plans = replica_plans(model, setting, num_gpus, batch, context, link, latency_s)
     request = cache_bytes(model, context, 1, setting.cache)
     stored = weight_bytes(model, setting.weights).total_bytes
     return {
@@ -285,6 +288,7 @@ def parallel_report(
         "step_floor_s": floor.time_s,
         "step_s": floor.time_s + communication_s,
         "communication_share": communication_s / (floor.time_s + communication_s),
+        "plans": [asdict(one) for one in plans],
         "pipeline_parallel": num_stages,
         "layers_of_stages": layer_ranges(model.num_layers, num_stages),
         "micro_batches": num_micro_batches,

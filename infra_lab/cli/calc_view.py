@@ -258,8 +258,24 @@ def print_parallel(report: dict[str, Any], model: Model) -> None:
             f"{seconds_text(report['cache_transfer_s'])}",
         ),
     ]
-    print_facts(
-        f"{model_line(model)} on {gpus * report['pipeline_parallel']} x {report['gpu']}", rows
+    devices = gpus * report["pipeline_parallel"]
+    print_facts(f"{model_line(model)} on {devices} x {report['gpu']}", rows)
+    print_columns(
+        ("TP", "replicas", "fits at once", "decode step", "communication", "tokens/s"),
+        [_plan_row(row, report["batch"]) for row in report["plans"]],
+    )
+
+
+def _plan_row(row: dict[str, Any], batch: int) -> tuple[str, ...]:
+    """One way to split the tensor-parallel GPUs into replicas."""
+    too_few = " (too few)" if row["most_requests"] < batch else ""
+    return (
+        f"{row['tensor_parallel']}",
+        f"{row['num_replicas']}",
+        f"{row['most_requests']:,}{too_few}",
+        seconds_text(row["step_s"]),
+        seconds_text(row["communication_s"]),
+        f"{row['tokens_per_s']:,.0f}",
     )
 
 

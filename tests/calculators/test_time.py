@@ -33,12 +33,14 @@ from infra_lab.calculators.parallel import (
     layer_ranges,
     padded_vocabulary,
     pipeline_bubble,
+    quickest_all_reduce,
     ring_all_reduce,
     step_communication_s,
     transfer_s,
     tree_all_reduce,
 )
 from infra_lab.calculators.parameters import linear_parameters
+from infra_lab.calculators.replicas import replica_plans
 from infra_lab.calculators.roofline import (
     Setting,
     crossover_batch,
@@ -351,3 +353,49 @@ def test_a_step_of_its_own_numbers_is_a_step() -> None:
     mine = custom_device("mine", {"fp32": 1e11}, 1e10, 8 * GB, "measured")
     found = step_time(decode_cost(model("smollm2-135m"), 1, 1), Setting(mine, operands="fp32"))
     assert found.bound == "memory"
+
+
+def test_two_a100_at_least_hold_a_70b_and_wider_replicas_are_quicker() -> None:
+    one, two, four, eight = replica_plans(LLAMA_70B, FULL, 8, 16, 4096, 300 * GB)
+    assert [plan.tensor_parallel for plan in (one, two, four, eight)] == [1, 2, 4, 8]
+    assert one.most_requests == 0
+    assert not one.holds(16)
+    assert eight.holds(16)
+    assert one.step_s > two.step_s > four.step_s > eight.step_s
+    assert eight.most_requests > four.most_requests > two.most_requests > 0
+
+
+def test_start_ups_can_make_two_replicas_of_four_better_than_one_of_eight() -> None:
+    def best(latency_s: float) -> int:
+        packed = Setting(A100, weights=number_format("int4"))
+        plans = replica_plans(LLAMA_70B, packed, 8, 8, 128, 300 * GB, latency_s)
+        return max(plans, key=lambda plan: plan.tokens_per_s).tensor_parallel
+
+    assert best(0) == 8
+    assert best(20e-6) < 8
+
+
+@given(dense, st.integers(1, 4), st.integers(1, 64), st.integers(1, 4096))
+def test_without_communication_the_widest_replica_decodes_most(
+    shape: Model, half: int, requests: int, context: int
+) -> None:
+    """Fewer replicas read the weights fewer times; no batch loses by it."""
+    plans = replica_plans(shape, FULL, 2 * half, requests, context, 1e30)
+    assert all(plan.tensor_parallel * plan.num_replicas == 2 * half for plan in plans)
+    rates = [plan.tokens_per_s for plan in plans]
+    assert rates == sorted(rates) or rates == pytest.approx(sorted(rates))
+
+
+def test_splits_that_the_heads_forbid_are_left_out() -> None:
+    plans = replica_plans(model("smollm2-135m"), FULL, 6, 1, 64, 300 * GB)
+    assert [plan.tensor_parallel for plan in plans] == [1, 3]
+
+
+@given(st.floats(1, 1e9), st.integers(1, 64), st.floats(1e6, 1e12), st.floats(0, 1e-3))
+def test_the_quickest_all_reduce_is_one_of_the_two(
+    size: float, gpus: int, bandwidth: float, latency: float
+) -> None:
+    given_times = [
+        kind(size, gpus, bandwidth, latency).time_s for kind in (ring_all_reduce, tree_all_reduce)
+    ]
+    assert quickest_all_reduce(size, gpus, bandwidth, latency).time_s == min(given_times)

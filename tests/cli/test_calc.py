@@ -182,6 +182,9 @@ def test_parallel_counts_all_reduces_and_their_bytes(run_command: Run) -> None:
     assert report["all_reduces_per_step"] == 160
     assert report["message_bytes"] == 16_384
     assert report["kv_heads_per_gpu"] == 1
+    assert [plan["num_replicas"] for plan in report["plans"]] == [8, 4, 2, 1]
+    assert report["plans"][0]["most_requests"] == 0
+    assert "0 (too few)" in run_command("calc", "parallel", "llama-2-70b").out
     text = run_command("calc", "parallel", "llama-2-70b", "--tp", "1", "--pp", "2").out
     assert "none: one GPU has everything" in text
     assert "0-39 40-79" in text
