@@ -14,7 +14,7 @@ import typer
 from infra_lab.calculators.formats import number_format
 from infra_lab.calculators.kv_cache import cache_format
 from infra_lab.calculators.roofline import Setting
-from infra_lab.calculators.units import GB, GIB, binary_text, decimal_text, rate_text
+from infra_lab.calculators.units import GB, GIB
 from infra_lab.cli import calc_reports as reports
 from infra_lab.cli import calc_view as view
 from infra_lab.cli.calc_inputs import (
@@ -248,31 +248,7 @@ def models(as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts)
         return
-    view.print_columns(
-        (
-            "name",
-            "attention",
-            "layers",
-            "heads",
-            "KV heads",
-            "parameters",
-            "active",
-            "KV of a token",
-        ),
-        [
-            (
-                one["name"],
-                one["attention"],
-                f"{one['layers']}",
-                f"{one['query_heads']}",
-                f"{one['kv_heads']}",
-                f"{one['parameters']:,}",
-                f"{one['active_parameters']:,}",
-                binary_text(one["kv_bytes_per_token_bf16"]),
-            )
-            for one in facts
-        ],
-    )
+    view.print_models(facts)
 
 
 @app.command(cls=Command, epilog="Example: infra-lab calc gpus --json")
@@ -282,25 +258,4 @@ def gpus(as_json: AsJson = False) -> None:
     if as_json:
         print_json([reports.device_facts(one) for one in devices])
         return
-    view.print_columns(
-        ("name", "bf16", "fp8", "memory", "bandwidth", "ridge", "NVLink", "PCIe"),
-        [
-            (
-                one.name,
-                f"{one.peak('bf16') / 1e12:g} TFLOP/s",
-                f"{one.peak_flops_per_s['fp8'] / 1e12:g}" if "fp8" in one.peak_flops_per_s else "-",
-                decimal_text(one.memory_bytes),
-                rate_text(one.bandwidth_bytes_per_s),
-                f"{one.ridge_flops_per_byte('bf16'):.0f}",
-                _link(one.nvlink_one_way_bytes_per_s),
-                _link(one.pcie_one_way_bytes_per_s),
-            )
-            for one in devices
-        ],
-    )
-    for one in devices:
-        typer.echo(f"{one.name}: {'; '.join(one.sources)}")
-
-
-def _link(bytes_per_s: float | None) -> str:
-    return "-" if bytes_per_s is None else rate_text(bytes_per_s)
+    view.print_devices(devices)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra_lab.calculators.formats import NumberFormat
+from infra_lab.calculators.hardware import Device
 from infra_lab.calculators.kv_cache import working
 from infra_lab.calculators.models import Model
 from infra_lab.calculators.units import (
+    TERA,
     binary_text,
     bytes_text,
     decimal_text,
@@ -80,7 +82,7 @@ def print_kv(report: dict[str, Any], model: Model, number: NumberFormat) -> None
     print_facts(model_line(model), rows)
     formats = report["bytes_per_request_by_format"]
     print_columns(
-        ("cache", "GB a request", "GiB a request", "of bf16"),
+        ("cache", "decimal", "binary", "of bf16"),
         [
             (name, decimal_text(size), binary_text(size), _share(size, formats["bf16"]))
             for name, size in formats.items()
@@ -122,16 +124,7 @@ def print_roofline(report: dict[str, Any], model: Model) -> None:
     ]
     print_facts(f"{model_line(model)}, weights in {report['weights']}", rows)
     print_columns(
-        (
-            "batch",
-            "weights",
-            "KV cache",
-            "FLOP/byte",
-            "compute",
-            "memory",
-            "TPOT floor",
-            "tokens/s",
-        ),
+        ("batch", "weights", "KV cache", "FLOP/byte", "compute", "memory", "bound", "tokens/s"),
         [
             (
                 f"{row['batch']:,}",
@@ -140,7 +133,7 @@ def print_roofline(report: dict[str, Any], model: Model) -> None:
                 f"{row['intensity_flops_per_byte']:.1f}",
                 seconds_text(row["compute_s"]),
                 seconds_text(row["memory_s"]),
-                f"{seconds_text(row['floor_s'])} ({row['bound']})",
+                row["bound"],
                 f"{row['tokens_per_s']:,.0f}",
             )
             for row in report["decode"]
@@ -277,6 +270,56 @@ def _plan_row(row: dict[str, Any], batch: int) -> tuple[str, ...]:
         seconds_text(row["communication_s"]),
         f"{row['tokens_per_s']:,.0f}",
     )
+
+
+def print_models(facts: Sequence[dict[str, Any]]) -> None:
+    """One row a model; the active parameters where they are not all."""
+    print_columns(
+        ("name", "kind", "layers", "heads", "parameters", "active", "KV/token"),
+        [
+            (
+                one["name"],
+                one["attention"],
+                f"{one['layers']}",
+                f"{one['query_heads']}/{one['kv_heads']}",
+                f"{one['parameters']:,}",
+                f"{one['active_parameters'] / 1e9:.1f}B"
+                if one["active_parameters"] != one["parameters"]
+                else "-",
+                binary_text(one["kv_bytes_per_token_bf16"]),
+            )
+            for one in facts
+        ],
+    )
+
+
+def print_devices(devices: Sequence[Device]) -> None:
+    """One row a GPU, then where each one's numbers are from."""
+    print_columns(
+        ("name", "bf16", "fp8", "memory", "bandwidth", "FLOP/byte", "NVLink", "PCIe"),
+        [
+            (
+                one.name,
+                f"{one.peak('bf16') / TERA:,.4g}",
+                f"{one.peak_flops_per_s['fp8'] / TERA:,.4g}"
+                if "fp8" in one.peak_flops_per_s
+                else "-",
+                decimal_text(one.memory_bytes),
+                rate_text(one.bandwidth_bytes_per_s),
+                f"{one.ridge_flops_per_byte('bf16'):.0f}",
+                _link(one.nvlink_one_way_bytes_per_s),
+                _link(one.pcie_one_way_bytes_per_s),
+            )
+            for one in devices
+        ],
+    )
+    make_console().print("Peaks are dense, in TFLOP/s; links are one way; memory is as sold.\n")
+    for one in devices:
+        print_facts(one.name, [("", source) for source in one.sources])
+
+
+def _link(bytes_per_s: float | None) -> str:
+    return "-" if bytes_per_s is None else rate_text(bytes_per_s)
 
 
 def _parts(one: dict[str, float]) -> str:
