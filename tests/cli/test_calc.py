@@ -76,6 +76,14 @@ def test_a_model_may_be_a_folder(run_command: Run, folder: Path) -> None:
     assert report["bytes_per_token"] == 2 * 3 * 2 * 8 * 2
 
 
+@pytest.mark.model
+def test_a_model_may_be_a_gguf_file(run_command: Run, smollm2_path: Path) -> None:
+    of_file = json.loads(run_command("calc", "kv", str(smollm2_path), "--json").out)
+    of_name = json.loads(run_command("calc", "kv", "smollm2-135m", "--json").out)
+    assert of_file["model"]["parameters"] == of_name["model"]["parameters"] == 134_515_008
+    assert of_file["bytes_per_request"] == of_name["bytes_per_request"]
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_a_config_of_the_engines_keeps_its_parameters(family: str, tmp_path: Path) -> None:
     from infra_lab.models.hf_config import hf_config

@@ -60,10 +60,12 @@ def f5() -> Numbers:
 
 
 def f8() -> Numbers:
+    usable = device("a100").shared_memory_per_sm_bytes or 0
     return {
         "missing": _D**2,
         "gain_128": theorem_2_gain(128, _SRAM_ELEMENTS),
         "gain_64": theorem_2_gain(64, _SRAM_ELEMENTS),
+        "gain_usable": theorem_2_gain(128, usable // _FP16),
         "tiled_mb": _FP16 * tiled_io_elements(_N, _D, 128) / MB,
         "standard_mb": _FP16 * standard_io_elements(_N, _D) / MB,
     }
