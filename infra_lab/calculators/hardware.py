@@ -2,6 +2,7 @@
 
 Peaks are dense: vendors' headlines count 2:4 sparsity, which doubles them. A link is stated for
 both directions together; a transfer sees one of them. What no document was found for is None.
+"As tabled" means that the vendor's numbers were read in another's table, looked at in 2026-11.
 
 `memory_bytes` is the size as it is sold, counted in GB, the careful reading: what a driver reports
 is more (42,405,855,232 bytes on an A100 sold with 40 GB), what it leaves free is less again.
@@ -103,7 +104,7 @@ def _peaks(**tera: float) -> Mapping[str, float]:
 
 _A100_PEAKS = _peaks(fp32=19.5, tf32=156, bf16=312, fp16=312, int8=624, int4=1248)
 _A100_SOURCES = (
-    "NVIDIA A100 Tensor Core GPU datasheet, as tabled at glennklockwood.com/garden/processors/A100",
+    "NVIDIA A100 datasheet 1758950 r4, as tabled at glennklockwood.com/garden/processors/A100",
     "deviceQuery of an A100 (167,936 bytes of shared memory a multiprocessor, 108 of them)",
 )
 _HOPPER_PEAKS = _peaks(fp32=66.9, tf32=494.7, bf16=989.4, fp16=989.4, fp8=1978.9, int8=1978.9)
@@ -171,15 +172,15 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
                     fp32=80, tf32=1100, bf16=2250, fp16=2250, fp8=4500, int8=4500, fp4=9000
                 ),
                 bandwidth_bytes_per_s=8 * TERA,
-                memory_bytes=180 * GB,
+                memory_bytes=179 * GB,
                 shared_memory_per_sm_bytes=228 * KIB,
                 nvlink_bytes_per_s=1800 * GB,
                 sources=(
                     "NVIDIA Blackwell architecture brief, as tabled at "
                     "glennklockwood.com/garden/processors/B200",
-                    "memory as an HGX B200 reports it (179 GB): docs.vultr.com, 2026-03-11; the "
-                    "architecture brief says 192 GB",
-                    "NVIDIA Blackwell Tuning Guide, 1.4.2.3 (228 KB of shared memory an SM)",
+                    "memory as the driver of an HGX B200 reports it: docs.vultr.com, 2026-03-11 "
+                    "(the architecture brief says 192 GB)",
+                    "NVIDIA Blackwell Tuning Guide 13.0, 2025-11-23 (228 KB of shared memory)",
                 ),
             ),
             Device(
