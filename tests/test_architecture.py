@@ -56,6 +56,8 @@ TORCH_FREE = [
     "infra_lab",
     "infra_lab.cli.main",
     "infra_lab.cli.models",
+    "infra_lab.cli.calc",
+    "infra_lab.cli.claims",
     "infra_lab.cli.doctor",
     "infra_lab.cli.list",
     "infra_lab.cli.next",
@@ -86,6 +88,8 @@ TORCH_FREE_PATTERNS = [
     "engine/scheduler.py",
     "engine/request*.py",
     "engine/policies.py",
+    "calculators/*.py",
+    "claims/**/*.py",
 ]
 # The engine's own parts may use these; a start-up that loads them has lost its second.
 HEAVY = {"torch", "transformers", "huggingface_hub", "gguf", "triton", "numpy"}

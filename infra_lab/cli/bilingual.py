@@ -44,7 +44,14 @@ class BilingualCommand(Command):
         try:
             return super().main(*args, **kwargs)
         except InfraLabError as error:
-            error.label = speaker(self._language)(error.label, "错误：")
+            self._label(error)
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        try:  # in a group, whose `main` knows nothing of languages
+            return super().invoke(ctx)
+        except InfraLabError as error:
+            self._label(error)
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,8 +61,13 @@ class BilingualCommand(Command):
             return super().parse_args(ctx, args)
         except Exception as error:
             if self._language == "zh" and is_usage_error(error):
-                raise UsageError(_in_chinese(explain_usage(error, given))) from None
+                said = UsageError(_in_chinese(explain_usage(error, given)))
+                self._label(said)
+                raise said from None
             raise
+
+    def _label(self, error: InfraLabError) -> None:
+        error.label = speaker(self._language)(error.label, "错误：")
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         pieces = " ".join(self.collect_usage_pieces(ctx))

@@ -27,6 +27,8 @@ COMMANDS = {
     "chat": "talk with a model",
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
+    "calc": "compute memory, speed and size of a model, with the working shown",
+    "claims": "what interview answers assert, and what is so, recomputed",
     "bench": "measure throughput and latency, here and beside other engines",
     "quantize": "put a model's weights into fewer bits, and compare the ways to",
     "eval": "measure a model's quality on a text",
@@ -106,9 +108,10 @@ def _run(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in COMMANDS:
         raise UsageError(_unknown(name))
-    app = import_module(f"infra_lab.cli.{name}").app
+    module = import_module(f"infra_lab.cli.{name}")
+    app = module.app
     is_group = len(app.registered_commands) > 1 or app.registered_callback is not None
-    rest = arguments[1:] or (["--help"] if is_group else [])
+    rest = arguments[1:] or getattr(module, "WHEN_BARE", ["--help"] if is_group else [])
     try:
         status = app(args=rest, prog_name=f"infra-lab {name}", standalone_mode=False)
     except SystemExit as end:

@@ -7,6 +7,7 @@ depends on no server. Torch-free; huggingface_hub is imported when a hub id is u
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from infra_lab.errors import ModelNotFoundError
@@ -40,11 +41,31 @@ def fetch_from_hub(hub_id: str) -> Path:
     return folder
 
 
+def fetch_config_from_hub(hub_id: str) -> Path:
+    """The folder of a hub model's config.json, without a byte of its weights.
+
+    Raises ModelNotFoundError as `fetch_from_hub` does.
+    """
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return _config_folder(hub_id, offline=True)
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"{hub_id!r} is no hub id: {error}") from error
+    except LocalEntryNotFoundError:
+        return _explained(hub_id, _config_folder)
+
+
 def _download(hub_id: str) -> Path:
+    return _explained(hub_id, _snapshot)
+
+
+def _explained(hub_id: str, fetch: Callable[..., Path]) -> Path:
+    """What `fetch` brings from the hub, or the reason why it cannot, in our own words."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        return _snapshot(hub_id, offline=False)
+        return fetch(hub_id, offline=False)
     except GatedRepoError as error:
         raise ModelNotFoundError(
             f"{hub_id!r} is gated: accept its licence at https://huggingface.co/{hub_id}, then "
@@ -74,6 +95,12 @@ def _snapshot(hub_id: str, offline: bool) -> Path:
             local_files_only=offline,
         )
     )
+
+
+def _config_folder(hub_id: str, offline: bool) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(hub_id, "config.json", local_files_only=offline)).parent
 
 
 def _is_whole(folder: Path) -> bool:

@@ -97,7 +97,17 @@ class ModelStore:
         hub's cache already). Raises ModelNotFoundError, or ModelLoadError for a cached file
         of the wrong size.
         """
-        text = os.fspath(model)
+        from infra_lab.models.hub import fetch_from_hub
+
+        return self._resolve(os.fspath(model), fetch_from_hub)
+
+    def resolve_config(self, model: str | os.PathLike[str]) -> Path:
+        """Likewise, for a caller who reads the config alone: a hub model's weights stay there."""
+        from infra_lab.models.hub import fetch_config_from_hub
+
+        return self._resolve(os.fspath(model), fetch_config_from_hub)
+
+    def _resolve(self, text: str, fetch: Callable[[str], Path]) -> Path:
         if text in self.catalog:
             return self._cached(self.catalog[text])
         path = _existing(text)
@@ -106,9 +116,7 @@ class ModelStore:
         if _looks_like_path(text):
             raise ModelNotFoundError(f"there is no file or folder {text!r}")
         if _HUB_ID.fullmatch(text):
-            from infra_lab.models.hub import fetch_from_hub
-
-            return fetch_from_hub(text)
+            return fetch(text)
         raise ModelNotFoundError(self._unknown(text))
 
     def _cached(self, model: KnownModel) -> Path:

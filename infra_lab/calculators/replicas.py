@@ -1,0 +1,95 @@
+"""The same GPUs as few large or many small replicas: tensor against data parallelism.
+
+Answers "eight A100 and a 70B: TP 8, or two replicas of TP 4?". A replica reads all weights for its
+share of the requests, so that more replicas read them more often; a wider one pays for its
+all-reduces. Which is less depends on batch, link and start-up: this puts all plans side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from infra_lab.calculators.capacity import DEFAULT_UTILIZATION, capacity
+from infra_lab.calculators.checks import divisors, require_count
+from infra_lab.calculators.kv_cache import cache_bytes
+from infra_lab.calculators.models import Model
+from infra_lab.calculators.parallel import (
+    all_reduce_message_bytes,
+    cache_copies,
+    quickest_all_reduce,
+    step_communication_s,
+)
+from infra_lab.calculators.roofline import Setting, tpot_floor
+from infra_lab.calculators.weights import weight_bytes
+from infra_lab.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`num_replicas` of `tensor_parallel` GPUs each; requests are spread evenly over them.
+
+    `most_requests` is what the memory of all replicas holds at the given context; 0 where the
+    weights do not fit. `step_s` is the fullest replica's: roofline floor and all-reduces.
+    """
+
+    tensor_parallel: int
+    num_replicas: int
+    most_requests: int
+    step_s: float
+    communication_s: float
+    tokens_per_s: float
+
+    def holds(self, num_requests: int) -> bool:
+        return num_requests <= self.most_requests
+
+
+def replica_plans(
+    model: Model,
+    setting: Setting,
+    num_gpus: int,
+    num_requests: int,
+    context: int,
+    link_bytes_per_s: float,
+    latency_s: float = 0,
+    utilization: float = DEFAULT_UTILIZATION,
+) -> list[Plan]:
+    """Every way to split the GPUs evenly that the model's heads allow, from narrow to wide.
+
+    One GPU a replica is always among them. Whatever `setting.num_gpus` says, each plan has its own
+    number.
+    """
+    require_count("num_gpus", num_gpus)
+    require_count("num_requests", num_requests)
+    plans = []
+    for width in divisors(num_gpus):
+        try:
+            copies = cache_copies(model, width)
+        except UsageError:
+            continue  # the heads do not split so
+        replicas = num_gpus // width
+        batch = ceil(num_requests / replicas)
+        message = all_reduce_message_bytes(model.hidden_size, batch)
+        floor = tpot_floor(model, batch, context, replace(setting, num_gpus=width))
+        communication_s = step_communication_s(
+            model, batch, quickest_all_reduce(message, width, link_bytes_per_s, latency_s)
+        )
+        room = capacity(
+            setting.device.memory_bytes,
+            weight_bytes(model, setting.weights).total_bytes,
+            cache_bytes(model, context, 1, setting.cache) * copies,
+            num_gpus=width,
+            utilization=utilization,
+        )
+        step_s = floor.time_s + communication_s
+        plans.append(
+            Plan(
+                tensor_parallel=width,
+                num_replicas=replicas,
+                most_requests=room.num_requests * replicas,
+                step_s=step_s,
+                communication_s=communication_s,
+                tokens_per_s=num_requests / step_s,
+            )
+        )
+    return plans

@@ -1,0 +1,100 @@
+"""One claim: who says it, what they publish, what is right, and how one can know.
+
+Three kinds of numbers meet in a value: `published` is what the post says, `worked` what an audit
+worked out by hand, and the computed one comes from a function. The last two must agree; the first
+agrees or not, which is what `holds` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Verdict = Literal["right", "wrong", "conditions", "unverifiable"]
+Evidence = Literal["calculated", "experiment", "cited", "unverified"]
+Language = Literal["en", "zh"]
+Numbers = dict[str, float]
+"""What a claim's function computes: each value by its name."""
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+
+POSTS: Mapping[str, str] = {
+    "S0": "字节跳动 AI Infra (1)",
+    "S1": "字节跳动 AML AI Infra 一二面",
+    "S3": "字节跳动 AI Infra 校招 (1)",
+}
+"""The interview posts whose answers are examined."""
+
+EXPERIMENTS = (
+    "paged-memory",
+    "copy-on-write",
+    "continuous-batching",
+    "chunked-prefill",
+    "scheduling-policies",
+    "prefill-decode-interference",
+    "prefix-cache",
+    "speculation",
+    "online-softmax",
+    "flash-attention-io",
+    "kv-cache-cost",
+    "kv-quantization",
+    "weight-quantization",
+    "activation-quantization",
+    "tensor-parallel",
+    "layer-kernels",
+    "agent-loop",
+    "cpp-bounds",
+    "linux-debugging",
+)
+"""The experiments that claims about behaviour wait for, or are reproduced by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number of a claim. `published` is one number or the two ends of a range, in `unit`."""
+
+    name: str
+    unit: str
+    published: tuple[float, float] | None
+    worked: float | None
+    tolerance: float  # relative: how much of the number may be rounding
+    holds: bool
+
+    def agrees(self, computed: float) -> bool:
+        """Whether the computed value is the published one, but for rounding."""
+        if self.published is None:
+            return True
+        low, high = self.published
+        slack = self.tolerance * max(abs(low), abs(high))
+        return low - slack <= computed <= high + slack
+
+    def confirms(self, computed: float) -> bool:
+        """Whether the computed value is the one that was worked out by hand."""
+        if self.worked is None:
+            return True
+        return abs(computed - self.worked) <= self.tolerance * abs(self.worked)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`statement` and `answer` by language. An answer names its computed numbers in braces, with a
+    format: it holds no such number itself. `says` are keys of POSTS; `errors` the entries of the
+    audit's list of errors that this claim stands for."""
+
+    id: str
+    topic: str
+    says: tuple[str, ...]
+    statement: Mapping[Language, str]
+    verdict: Verdict
+    evidence: Evidence
+    answer: Mapping[Language, str]
+    source: str
+    experiment: str | None
+    errors: tuple[str, ...]
+    values: tuple[Value, ...]
+
+    def answered(self, language: Language, numbers: Numbers) -> str:
+        """The answer with the computed numbers filled in."""
+        return self.answer[language].format(**numbers)

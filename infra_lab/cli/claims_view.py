@@ -1,0 +1,212 @@
+"""How the ledger of claims is shown: as a list, one claim whole, and the outcome of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from infra_lab.claims.check import Outcome
+from infra_lab.claims.claim import POSTS, Claim, Language, Value
+from infra_lab.claims.ledger import Ledger
+from infra_lab.cli.terminal import counted, make_console, print_table
+from infra_lab.practice.language import Say, speaker
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+VERDICT_STYLES = {
+    "right": "green",
+    "wrong": "bold red",
+    "conditions": "yellow",
+    "unverifiable": "dim",
+}
+_VERDICTS_ZH = {
+    "right": "正确",
+    "wrong": "错误",
+    "conditions": "有条件",
+    "unverifiable": "无法核实",
+}
+_EVIDENCE_ZH = {
+    "calculated": "计算",
+    "experiment": "实验",
+    "cited": "引用",
+    "unverified": "未核实",
+}
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """One claim for other programs: the record, and the numbers as computed now."""
+    claim, numbers = outcome.claim, outcome.numbers
+    return {
+        "id": claim.id,
+        "topic": claim.topic,
+        "says": list(claim.says),
+        "statement": dict(claim.statement),
+        "verdict": claim.verdict,
+        "evidence": claim.evidence,
+        "answer": {"en": claim.answered("en", numbers), "zh": claim.answered("zh", numbers)},
+        "values": [
+            {
+                "name": value.name,
+                "unit": value.unit,
+                "published": None if value.published is None else list(value.published),
+                "computed": numbers.get(value.name),
+                "holds": None if value.published is None else value.holds,
+                "tolerance": value.tolerance,
+            }
+            for value in claim.values
+        ],
+        "source": claim.source,
+        "experiment": claim.experiment,
+        "errors": list(claim.errors),
+        "faults": list(outcome.faults),
+    }
+
+
+def print_list(ledger: Ledger, claims: Sequence[Claim], language: str) -> None:
+    """A table a topic; the verdict's colour tells what to distrust."""
+    from rich.table import Table
+    from rich.text import Text
+
+    say = speaker(language)
+    console = make_console()
+    for topic in ledger.topics.values():
+        rows = [one for one in claims if one.topic == topic.name]
+        if not rows:
+            continue
+        console.print(Text(f"{topic.title[language]}  ({topic.name})", "bold"), soft_wrap=True)
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for one in rows:
+            table.add_row(
+                one.id,
+                verdict_text(one, say),
+                Text(evidence_text(one, say), "dim"),
+                Text(statement(one, language)),
+            )
+        print_table(table)
+        typer.echo()
+    counts = ", ".join(
+        f"{number} {say(name, _VERDICTS_ZH[name])}"
+        for name in VERDICT_STYLES
+        if (number := sum(one.verdict == name for one in claims))
+    )
+    total = say(counted(len(claims), "claim"), f"{len(claims)} 条论断")
+    typer.echo(f"{total}{say(': ', '：') + counts if counts else ''}")
+
+
+def print_claim(outcome: Outcome, language: str) -> None:
+    """Everything about one claim."""
+    from rich.table import Table
+    from rich.text import Text
+
+    claim, say = outcome.claim, speaker(language)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    posts = say("; ", "；").join(f"{post} {POSTS[post]}" for post in claim.says)
+    rows: list[tuple[str, Text]] = [
+        (say("claim", "论断"), Text(statement(claim, language))),
+        (say("said by", "出自"), Text(posts)),
+        (say("verdict", "结论"), verdict_text(claim, say)),
+        (say("so is", "事实"), Text(claim.answered(_key(language), outcome.numbers))),
+        (say("evidence", "依据"), Text(evidence_text(claim, say))),
+        (say("source", "来源"), Text(claim.source)),
+    ]
+    if claim.experiment:
+        rows.append((say("experiment", "实验"), Text(claim.experiment)))
+    if claim.errors:
+        rows.append((say("errors", "勘误"), Text(", ".join(claim.errors))))
+    rows += [(say("FAULT", "不符"), Text(fault, "bold red")) for fault in outcome.faults]
+    make_console().print(Text(claim.id, "bold"))
+    for label, value in rows:
+        table.add_row(label, value)
+    print_table(table)
+    if claim.values:
+        _print_values(claim.values, outcome.numbers, say)
+
+
+def _print_values(values: Sequence[Value], numbers: Mapping[str, float], say: Say) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(say("number", "数值"))
+    for title in (say("published", "原文"), say("computed", "计算")):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column(say("unit", "单位"))
+    table.add_column("")
+    for value in values:
+        mark = "" if value.published is None else say(*_MARKS[value.holds])
+        style = None if not mark else "green" if value.holds else "red"
+        computed = numbers.get(value.name)
+        table.add_row(
+            value.name,
+            published_text(value),
+            "-" if computed is None else number_text(computed),
+            value.unit,
+            mark,
+            style=style,
+        )
+    typer.echo()
+    print_table(table)
+
+
+_MARKS = {True: ("agrees", "相符"), False: ("differs", "不符")}
+
+
+def print_check(found: Mapping[str, Any], language: str) -> None:
+    """Totals, and each claim whose record and computation differ."""
+    say = speaker(language)
+    verdicts = ", ".join(
+        f"{number} {say(name, _VERDICTS_ZH[name])}" for name, number in found["by_verdict"].items()
+    )
+    evidence = ", ".join(
+        f"{number} {say(name, _EVIDENCE_ZH[name])}" for name, number in found["by_evidence"].items()
+    )
+    typer.echo(
+        say(
+            f"{found['total']} claims: {verdicts}\nevidence: {evidence}\n"
+            f"recomputed {found['values']} numbers of {found['recomputed']} claims",
+            f"{found['total']} 条论断：{verdicts}\n依据：{evidence}\n"
+            f"重新计算了 {found['recomputed']} 条论断的 {found['values']} 个数值",
+        )
+    )
+    for one in found["failed"]:
+        typer.echo(f"{one['id']}: {'; '.join(one['faults'])}")
+    if not found["failed"]:
+        typer.echo(say("Every number is as recorded.", "全部与记录一致。"))
+
+
+def statement(claim: Claim, language: str) -> str:
+    return claim.statement[_key(language)]
+
+
+def verdict_text(claim: Claim, say: Say) -> Text:
+    from rich.text import Text
+
+    return Text(say(claim.verdict, _VERDICTS_ZH[claim.verdict]), VERDICT_STYLES[claim.verdict])
+
+
+def evidence_text(claim: Claim, say: Say) -> str:
+    return say(claim.evidence, _EVIDENCE_ZH[claim.evidence])
+
+
+def published_text(value: Value) -> str:
+    """One number, the two ends of a range, or a dash."""
+    if value.published is None:
+        return "-"
+    low, high = value.published
+    return number_text(low) if low == high else f"{number_text(low)} to {number_text(high)}"
+
+
+def number_text(number: float) -> str:
+    """Whole numbers whole, others to six digits."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
+
+
+def _key(language: str) -> Language:
+    return "zh" if language == "zh" else "en"
