@@ -65,19 +65,19 @@ class RequestStream:
         self.close()
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        while (output := await self._next()) is not None:
+        while (output := await self.next_output()) is not None:
             yield output
 
     async def last(self) -> RequestOutput:
         """The finished output; raises EngineError if the stream was closed before."""
         output = None
-        while (later := await self._next()) is not None:
+        while (later := await self.next_output()) is not None:
             output = later
         if output is None or not output.finished:
             raise EngineError(f"request {self.request_id} was closed before its end")
         return output
 
-    async def _next(self) -> RequestOutput | None:
+    async def next_output(self) -> RequestOutput | None:
         """What came since the last call, awaited; None once there will be no more."""
         while self._pending is None:
             if self._ended:
