@@ -84,7 +84,9 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = str(error.detail)
-    if error.status_code == HTTPStatus.NOT_FOUND:
+    if error.status_code == HTTPStatus.BAD_REQUEST:  # FastAPI's, for what Python's parser refuses
+        message = "the body is no JSON that can be read: is it UTF-8, and not nested too deeply?"
+    elif error.status_code == HTTPStatus.NOT_FOUND:
         message = f"there is no {request.url.path} here; /openapi.json lists what there is"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{request.url.path} does not take {request.method}"
@@ -108,7 +110,7 @@ def explain(errors: Sequence[Any], body: object) -> ApiError:
     # Of a value that may be of several types, each type complains: the one that got furthest in
     # knows best.
     places = [_place(error["loc"][1:], error["type"], body) for error in errors]
-    best = max(range(len(errors)), key=lambda index: (places[index].count("."), -index))
+    best = max(range(len(errors)), key=lambda index: (_depth(places[index]), -index))
     error, place = errors[best], places[best]
     if error["type"] == "missing":
         return bad_request(f"{place} is missing", place)
@@ -118,6 +120,10 @@ def explain(errors: Sequence[Any], body: object) -> ApiError:
         )
     messages = {one["msg"] for one, where in zip(errors, places, strict=True) if where == place}
     return bad_request(f"{place}: {', or '.join(sorted(messages))}", place)
+
+
+def _depth(place: str) -> int:
+    return place.count(".") + place.count("[")
 
 
 def _place(location: Sequence[str | int], kind: str, body: object) -> str:

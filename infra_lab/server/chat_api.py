@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from infra_lab.errors import about
 from infra_lab.outputs import CompletionOutput, RequestOutput
 from infra_lab.server.chat_check import check, form_of, tool_choice_of
 from infra_lab.server.chat_prompt import chat_token_ids
@@ -43,7 +44,8 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     def prepare() -> Job:
         params = sampling_params(body, **answer.sampling)
         tools = [] if tool_choice_of(body) == "none" else body.tools or []
-        prompt = chat_token_ids(service.tokenizer, body.messages, tools)
+        with about("messages"):
+            prompt = chat_token_ids(service.tokenizer, body.messages, tools)
         return Job([prompt], params, lora, body.cache_salt, body.priority or 0)
 
     async def start() -> Generation:
@@ -103,7 +105,7 @@ class ChatAnswer:
             )
         return self._envelope("chat.completion", choices) | {"usage": generation.usage}
 
-    async def events(self, generation: Generation) -> AsyncIterator[str]:
+    async def events(self, generation: Generation) -> AsyncGenerator[str]:
         options = self._body.stream_options
         tells_usage = options is not None and options.include_usage
         extra = {"usage": None} if tells_usage else {}

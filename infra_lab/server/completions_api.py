@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from infra_lab.errors import about
 from infra_lab.outputs import CompletionOutput, RequestOutput
 from infra_lab.sampling_params import MAX_LOGPROBS
 from infra_lab.server.api_errors import bad_request
@@ -34,8 +35,8 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
 
     def prepare() -> Job:
         params = sampling_params(body, **answer.sampling)
-        encode = service.tokenizer.encode
-        prompts = [p if isinstance(p, list) else encode(p) for p in body.prompts]
+        with about("prompt"):
+            prompts = [service.token_ids(prompt) for prompt in body.prompts]
         return Job(prompts, params, lora, body.cache_salt, body.priority or 0)
 
     async def start() -> Generation:
@@ -114,7 +115,7 @@ class CompletionAnswer:
                 choices.append(self._choice(index, output, sample, is_first=True))
         return self._envelope(choices) | {"usage": self._usage(generation)}
 
-    async def events(self, generation: Generation) -> AsyncIterator[str]:
+    async def events(self, generation: Generation) -> AsyncGenerator[str]:
         begun: set[tuple[int, int]] = set()
         ended: set[tuple[int, int]] = set()
         options = self._body.stream_options
@@ -126,6 +127,8 @@ class CompletionAnswer:
                 if key in ended or not (sample.new_token_ids or sample.finish_reason):
                     continue
                 choice = self._choice(index, output, sample, is_first=key not in begun)
+                if not (choice["text"] or choice["logprobs"] or choice["finish_reason"]):
+                    continue  # its text is held back: half a character, or half a stop string
                 begun.add(key)
                 if sample.finish_reason is not None:
                     ended.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,8 +76,10 @@ def completion_logprobs(
         "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []
     }  # fmt: skip
     unknown = iter(first_ids)
+    decoder = getincrementaldecoder("utf-8")("replace")  # a character counts where it is whole
     for entry in entries:
-        text = texts.text_of(next(unknown) if entry is None else entry.token_id)
+        token_id = next(unknown) if entry is None else entry.token_id
+        text = texts.text_of(token_id)
         top = None
         if entry is not None:
             top = {texts.text_of(token): value for token, value in reversed(entry.top)}
@@ -85,7 +88,7 @@ def completion_logprobs(
         result["token_logprobs"].append(None if entry is None else entry.logprob)
         result["top_logprobs"].append(top)
         result["text_offset"].append(at)
-        at += len(text)
+        at += len(decoder.decode(texts.bytes_of(token_id)))
     return result
 
 

@@ -90,6 +90,12 @@ class Service:
             404, f"no model {model!r} here: models are {known}", "model", "model_not_found"
         )
 
+    def token_ids(self, prompt: str | list[int]) -> list[int]:
+        """Of a text; ids are checked later. An empty text has none, not even the BOS."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt) if prompt else []
+        return prompt
+
     async def in_thread(self, function: Callable[[], Result], names: Names) -> Result:
         """Runs what may take long; its InvalidRequestErrors become 400, see from_invalid_request.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -67,7 +68,7 @@ class EventStreamResponse(Response):
 
     def __init__(
         self,
-        events: AsyncIterator[str],
+        events: AsyncGenerator[str],
         close: Callable[[], None],
         send_timeout_s: float,
     ) -> None:
@@ -92,8 +93,9 @@ class EventStreamResponse(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         try:
-            async for text in self._events:
-                await self._send(send, text)
+            async with aclosing(self._events) as events:
+                async for text in events:
+                    await self._send(send, text)
         except ApiError as error:
             await self._send(send, event(error.body))
         await self._send(send, DONE)

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from infra_lab.engine.llm import LLM
 from tests.sampling.grammar_helpers import byte_level_tokenizer
 
-CONTEXT = 512
+CONTEXT = 1024
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"

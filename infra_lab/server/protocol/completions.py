@@ -26,6 +26,6 @@ class CompletionRequest(GenerationRequest):
         """One entry a prompt."""
         if isinstance(self.prompt, str):
             return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
+        if not self.prompt or isinstance(self.prompt[0], int):
             return [self.prompt]  # type: ignore[list-item]
-        return [*self.prompt]  # type: ignore[list-item]
+        return [*self.prompt]
