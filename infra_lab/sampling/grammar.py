@@ -177,7 +177,10 @@ def _json_grammar(matcher_class: Any, form: StructuredOutputsParams) -> str:
     else:
         options["whitespace_pattern"] = WHITESPACE
     text = json.dumps(schema, ensure_ascii=False)
-    source: str = matcher_class.grammar_from_json_schema(text, overrides=options)
+    try:
+        source: str = matcher_class.grammar_from_json_schema(text, overrides=options)
+    except ValueError as error:  # its reader of JSON has limits of its own, as on depth
+        raise InvalidRequestError(_reason(form, str(error))) from error
     # The engine has the first word: what is malformed must not get as far as the second check.
     is_sound = not matcher_class.validate_grammar(source)
     if is_sound and not has_finite_document(schema):

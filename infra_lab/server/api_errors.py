@@ -62,6 +62,14 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
+def server_fault() -> ApiError:
+    return ApiError(500, "the server has a fault there; its log says more")
+
+
+def too_late() -> ApiError:
+    return ApiError(504, "the answer took longer than a request may take here")
+
+
 def from_invalid_request(error: InvalidRequestError, names: Mapping[str, str]) -> ApiError:
     """`names`: what the engine's parameters are called in this request, where it differs."""
     param = None if error.param is None else names.get(error.param, error.param)

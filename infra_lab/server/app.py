@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from infra_lab import __version__
 from infra_lab.engine.llm import LLM
 from infra_lab.server import chat_api, completions_api, utility_api
-from infra_lab.server.api_errors import ApiError, bad_request
+from infra_lab.server.api_errors import ApiError, bad_request, server_fault
 from infra_lab.server.middleware import BodyMiddleware, DoorMiddleware, LogMiddleware
 from infra_lab.server.service import Service
 from infra_lab.server.settings import ServerSettings
@@ -50,6 +50,7 @@ class Application:
         self.api.add_exception_handler(RequestValidationError, _answer_validation_error)
         self.api.add_exception_handler(HTTPException, _answer_http_exception)
         self.api.add_exception_handler(ClientGoneError, _answer_nobody)
+        self.api.add_exception_handler(Exception, _answer_fault)
         door: ASGIApp = DoorMiddleware(BodyMiddleware(self.api, settings), settings)
         if settings.cors_origins:
             door = CORSMiddleware(
@@ -96,6 +97,11 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _answer_fault(request: Request, error: Exception) -> Response:
+    """What nobody foresaw; the log gets it from LogMiddleware, to which it goes on."""
+    return JSONResponse(server_fault().body, server_fault().status)
 
 
 def explain(errors: Sequence[Any], body: object) -> ApiError:

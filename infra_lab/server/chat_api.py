@@ -45,6 +45,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
         params = sampling_params(body, **answer.sampling)
         tools = [] if tool_choice_of(body) == "none" else body.tools or []
         with about("messages"):
+            service.check_length(sum(len(message.text) + 1 for message in body.messages))
             prompt = chat_token_ids(service.tokenizer, body.messages, tools)
         return Job([prompt], params, lora, body.cache_salt, body.priority or 0)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from infra_lab.outputs import RequestOutput
-from infra_lab.server.api_errors import ApiError, unavailable
+from infra_lab.server.api_errors import ApiError, too_late, unavailable
 from infra_lab.server.request_stream import RequestStream
 
 
@@ -56,11 +56,11 @@ class Generation:
         try:
             while waiting:
                 seconds_left = self._deadline_s - asyncio.get_running_loop().time()
+                if seconds_left <= 0:
+                    raise too_late()
                 done, _ = await asyncio.wait(
-                    waiting, timeout=max(0.0, seconds_left), return_when=asyncio.FIRST_COMPLETED
+                    waiting, timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done:
-                    raise ApiError(504, "the answer took longer than a request may take here")
                 for task in done:
                     index = waiting.pop(task)
                     output = _sound(task.result())

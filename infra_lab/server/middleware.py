@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra_lab.server.api_errors import ApiError
+from infra_lab.server.api_errors import ApiError, server_fault
 from infra_lab.server.context import log_fields
 from infra_lab.server.logs import log_event, logger
 from infra_lab.server.settings import ServerSettings
@@ -60,8 +60,7 @@ class LogMiddleware:
         except Exception:
             logger.exception("a request met a fault of the server")
             if status == 0:
-                error = ApiError(500, "the server has a fault there; its log says more")
-                await respond(error, scope, receive, send_with_id)
+                await respond(server_fault(), scope, receive, send_with_id)
         finally:
             self._log(scope, facts, request_id, address, status, started)
 

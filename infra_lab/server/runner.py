@@ -10,6 +10,7 @@ import asyncio
 import math
 import socket
 from contextlib import closing
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -62,12 +63,21 @@ class Server(uvicorn.Server):
             )
         )
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets answers end, the second does not; neither is raised again, so
+        that a server that was asked to stop, and did, exits with 0."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         engine = self.application.service.engine
         timeout_s = self.application.settings.drain_timeout_s
         draining = asyncio.create_task(engine.drain(timeout_s))
         await super().shutdown(sockets)
-        await draining
+        if self.force_exit:
+            draining.cancel()
+        else:
+            await draining
 
 
 def listen(host: str, port: int) -> socket.socket:

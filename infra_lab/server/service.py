@@ -21,6 +21,7 @@ from infra_lab.server.api_errors import (
     ApiError,
     bad_request,
     from_invalid_request,
+    too_late,
     unavailable,
 )
 from infra_lab.server.async_engine import AsyncEngine
@@ -33,6 +34,7 @@ from infra_lab.server.request_stream import EngineError, EngineUnavailableError,
 from infra_lab.server.settings import ServerSettings
 
 NUM_TEXT_THREADS = 2
+MAX_STOPS = 64
 Result = TypeVar("Result")
 Names = Mapping[str, str]
 
@@ -57,6 +59,8 @@ class Service:
         self.max_model_len = llm.engine.scheduler.max_model_len
         self.vocab_size = llm.model_config.vocab_size
         self.block_size = llm.engine.config.block_size
+        longest = max(map(len, llm.tokenizer.backend.get_vocab()))  # a character a byte, or more
+        self._max_chars = self.max_model_len * longest
         self.texts = TokenTexts(llm.tokenizer)
         self.started_at = int(time.time())
         self.fingerprint = f"infra-lab-{__version__}"
@@ -93,8 +97,18 @@ class Service:
     def token_ids(self, prompt: str | list[int]) -> list[int]:
         """Of a text; ids are checked later. An empty text has none, not even the BOS."""
         if isinstance(prompt, str):
+            self.check_length(len(prompt))
             return self.tokenizer.encode(prompt) if prompt else []
         return prompt
+
+    def check_length(self, num_chars: int) -> None:
+        """Raises InvalidRequestError for a text that no tokens could make short enough, before time
+        is spent on tokenizing it."""
+        if num_chars > self._max_chars:
+            raise InvalidRequestError(
+                f"the text has {num_chars:,} characters, and the {self.max_model_len:,} tokens of "
+                f"the context hold {self._max_chars:,} at the very most: shorten it"
+            )
 
     async def in_thread(self, function: Callable[[], Result], names: Names) -> Result:
         """Runs what may take long; its InvalidRequestErrors become 400, see from_invalid_request.
@@ -125,7 +139,7 @@ class Service:
             prepare: tokenizes and builds the parameters, on a thread.
             names: what the engine's parameters are called in this kind of request.
 
-        Raises ApiError: 400, 429 or, where the engine has failed or shuts down, 503.
+        Raises ApiError: 400, 429, 504 or, where the engine has failed or shuts down, 503.
         """
         if count > self.capacity:
             raise bad_request(
@@ -137,20 +151,15 @@ class Service:
         leave = self._limits.enter(client, count)
         streams: list[RequestStream] = []
         try:
-            job = await self.in_thread(lambda: self._checked(prepare()), names)
-            for index, prompt in enumerate(job.prompts):
-                streams.append(
-                    await self.engine.add(
-                        prompt,
-                        job.params,
-                        request_id=request_id if count == 1 else f"{request_id}-{index}",
-                        cache_salt=job.cache_salt,
-                        priority=job.priority,
-                        lora=job.lora,
-                    )
-                )
+            async with asyncio.timeout_at(deadline_s):
+                job = await self.in_thread(lambda: self._checked(prepare()), names)
+                for index, prompt in enumerate(job.prompts):
+                    name = request_id if count == 1 else f"{request_id}-{index}"
+                    streams.append(await self._add(name, prompt, job))
         except BaseException as error:
             Generation(streams, leave, 0.0).close()
+            if isinstance(error, TimeoutError):
+                raise too_late() from error
             if isinstance(error, EngineUnavailableError):
                 raise unavailable(str(error)) from error
             if isinstance(error, EngineError):
@@ -161,6 +170,16 @@ class Service:
         self.metrics.note_parameters(job.params, len(job.prompts))
         return Generation(streams, leave, deadline_s)
 
+    async def _add(self, request_id: str, prompt: Sequence[int], job: Job) -> RequestStream:
+        return await self.engine.add(
+            prompt,
+            job.params,
+            request_id=request_id,
+            cache_salt=job.cache_salt,
+            priority=job.priority,
+            lora=job.lora,
+        )
+
     def _checked(self, job: Job) -> Job:
         """What `add` would refuse is refused before anything is added, and the grammar is compiled
         here, so that the engine's thread finds it done."""
@@ -170,6 +189,10 @@ class Service:
                 f"{name}={job.params.num_samples} is more than this server draws: "
                 f"give at most {self.settings.max_samples}",
                 name,
+            )
+        if len(job.params.stop) > MAX_STOPS:  # each is looked for after every token
+            raise InvalidRequestError(
+                f"stop has {len(job.params.stop)} strings: give at most {MAX_STOPS}", "stop"
             )
         for prompt in job.prompts:
             self._core.validate(prompt, job.params, job.priority, job.lora)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from infra_lab.errors import about
 from infra_lab.server.api_errors import bad_request, unavailable
 from infra_lab.server.chat_prompt import chat_token_ids
 from infra_lab.server.context import service_of
@@ -90,7 +91,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 
     def encode() -> list[int]:
         if body.messages is None:
-            return service.tokenizer.encode(body.prompt or "", body.add_special_tokens is not False)
+            text, adds_special = body.prompt or "", body.add_special_tokens is not False
+            with about("prompt"):
+                service.check_length(len(text))
+                return service.tokenizer.encode(text, adds_special)
         begins_answer = body.add_generation_prompt is not False
         return chat_token_ids(service.tokenizer, body.messages, (), begins_answer)
 
