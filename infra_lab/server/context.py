@@ -36,6 +36,7 @@ def log_fields(facts: dict[str, Any], shows_text: bool) -> dict[str, Any]:
     if generation is None or body is None:
         return {}
     fields: dict[str, Any] = {
+        "response_id": generation.request_id,
         "model": body.model,
         "stream": bool(body.stream),
         "prompt_tokens": generation.num_prompt_tokens,

@@ -14,13 +14,19 @@ class Generation:
     """Close it, come what may: that aborts what still runs and gives the client's places back.
 
     Args:
+        request_id: the answer's; those of its streams begin with it.
         streams: one a prompt, in order.
         deadline_s: on the event loop's clock; an answer that is not whole by then fails with 504.
     """
 
     def __init__(
-        self, streams: Sequence[RequestStream], leave: Callable[[], None], deadline_s: float
+        self,
+        request_id: str,
+        streams: Sequence[RequestStream],
+        leave: Callable[[], None],
+        deadline_s: float,
     ) -> None:
+        self.request_id = request_id
         self._streams = streams
         self._leave = leave
         self._deadline_s = deadline_s

@@ -25,6 +25,7 @@ from infra_lab.server.api_errors import (
     unavailable,
 )
 from infra_lab.server.async_engine import AsyncEngine
+from infra_lab.server.block_map import block_map
 from infra_lab.server.generation import Generation
 from infra_lab.server.limits import Limits
 from infra_lab.server.logprobs import TokenTexts
@@ -82,6 +83,13 @@ class Service:
         """Names of the LoRA adapters that requests may give as `model`."""
         lora = self._core.lora
         return [] if lora is None else sorted(info.name for info in lora.loaded)
+
+    async def block_map(self) -> dict[str, Any]:
+        """See block_map.block_map; raises ApiError 503 once the engine is closed."""
+        try:
+            return await self.engine.call(lambda: block_map(self._core))
+        except EngineUnavailableError as error:
+            raise unavailable(str(error)) from error
 
     def adapter_of(self, model: str) -> str | None:
         """The adapter that a request's `model` names, None for the model itself; 404 for others."""
@@ -157,7 +165,7 @@ class Service:
                     name = request_id if count == 1 else f"{request_id}-{index}"
                     streams.append(await self._add(name, prompt, job))
         except BaseException as error:
-            Generation(streams, leave, 0.0).close()
+            Generation(request_id, streams, leave, 0.0).close()
             if isinstance(error, TimeoutError):
                 raise too_late() from error
             if isinstance(error, EngineUnavailableError):
@@ -168,7 +176,7 @@ class Service:
                 raise from_invalid_request(error, names) from error
             raise
         self.metrics.note_parameters(job.params, len(job.prompts))
-        return Generation(streams, leave, deadline_s)
+        return Generation(request_id, streams, leave, deadline_s)
 
     async def _add(self, request_id: str, prompt: Sequence[int], job: Job) -> RequestStream:
         return await self.engine.add(

@@ -74,6 +74,12 @@ async def cache(request: Request) -> dict[str, Any]:
     }
 
 
+@router.get("/v1/cache/blocks")
+async def cache_blocks(request: Request) -> dict[str, Any]:
+    """Every block's state, and the blocks of each sample in the batch."""
+    return await service_of(request).block_map()
+
+
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a prompt, or of messages as the chat template writes them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from openai import BadRequestError, NotFoundError, OpenAI
 
 from infra_lab.engine.llm import LLM
 from infra_lab.sampling_params import SamplingParams
-from tests.server.running import MODEL, RunningServer, error_of
-from tests.server.tiny_model import CONTEXT
+from tests.models.lora_helpers import save_adapter
+from tests.server.running import MODEL, RunningServer, error_of, running
+from tests.server.tiny_model import CONTEXT, load_tiny
 
 PROMPTS = ["abc", "true or null", "12"]
 
@@ -342,3 +344,23 @@ def test_the_client_sees_its_own_kinds_of_errors(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as bad:
         client.completions.create(model=MODEL, prompt="abc", top_p=2)
     assert bad.value.param == "top_p"
+
+
+def test_an_adapter_is_a_model_of_its_own(tiny_folder: Path, tmp_path: Path) -> None:
+    save_adapter(tiny_folder, tmp_path / "adapter", 3, target_modules=["q_proj", "down_proj"])
+    llm = load_tiny(tiny_folder)
+    llm.load_lora("mine", tmp_path / "adapter")
+    params = SamplingParams(temperature=0, max_tokens=9)
+    expected = {
+        MODEL: llm.generate("abc", params)[0].outputs[0].text,
+        "mine": llm.generate("abc", params, lora="mine")[0].outputs[0].text,
+    }
+    assert expected[MODEL] != expected["mine"]
+    with running(llm) as server:
+        client = server.openai()
+        assert [model.id for model in client.models.list().data] == [MODEL, "mine"]
+        for model, text in expected.items():
+            answer = client.completions.create(
+                model=model, prompt="abc", temperature=0, max_tokens=9
+            )
+            assert (answer.model, answer.choices[0].text) == (model, text)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from infra_lab.sampling_params import SamplingParams
+from infra_lab.server.block_map import USED, block_map
 from infra_lab.server.settings import LOOPBACK_HOSTS
 from infra_lab.speculative_config import SpeculativeConfig
 from tests.server.running import MODEL, RunningServer, error_of, running
@@ -133,6 +137,46 @@ def test_small_routes_refuse_by_name(
     response = tiny_server.http.post(path, json=body)
     assert response.status_code == 400
     assert error_of(response)["param"] == param
+
+
+def test_the_map_of_blocks_names_who_holds_them(tiny_folder: Path) -> None:
+    core = load_tiny(tiny_folder).engine
+    core.add_request("a", list(range(10, 34)), SamplingParams(max_tokens=20, ignore_eos=True))
+    core.add_request("b", [1, 2], SamplingParams(max_tokens=20, ignore_eos=True, n=2))
+    for _ in range(5):
+        core.step()
+    found = block_map(core)
+    assert [sample["id"] for sample in found["running"]] == ["a", "b#0", "b#1"]
+    for sample in found["running"]:
+        assert sample["num_computed_tokens"] == sample["num_tokens"] - 1
+        assert len(sample["block_ids"]) == -(-sample["num_computed_tokens"] // 8)
+    held = {index + 1 for index, state in enumerate(found["blocks"]) if state == USED}
+    assert held == {block for sample in found["running"] for block in sample["block_ids"]}
+
+
+def test_the_map_of_blocks_adds_up_with_the_cache(tiny_server: RunningServer) -> None:
+    tiny_server.http.post("/v1/completions", json={"model": MODEL, "prompt": "abcd" * 9})
+    found = tiny_server.http.get("/v1/cache/blocks").json()
+    blocks = tiny_server.http.get("/v1/cache").json()["blocks"]
+    assert found["running"] == []
+    assert len(found["blocks"]) == blocks["total"]
+    assert found["blocks"].count("c") == blocks["cached"] > 0
+    assert found["blocks"].count(".") == blocks["free"]
+
+
+def test_the_chat_page_asks_nobody_else_and_runs_nothing_else(tiny_server: RunningServer) -> None:
+    page = tiny_server.http.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    for tag in ("script", "style"):
+        content = page.text.split(f"<{tag}>")[1].split(f"</{tag}>")[0]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "http" not in page.text
+    assert "innerHTML" not in page.text
+    assert "style=" not in page.text  # the policy would drop it
 
 
 def test_a_loopback_server_knows_its_names(tiny_server: RunningServer) -> None:

@@ -66,9 +66,9 @@ def test_text_goes_on_and_prompts_are_scored(client: OpenAI) -> None:
     assert answer.choices[0].text == " Paris"
     scores = [
         sum(
-            client.completions.create(
-                model=NAME, prompt=text, max_tokens=0, echo=True, logprobs=0
-            ).choices[0].logprobs.token_logprobs[1:]  # type: ignore[union-attr, index]
+            client.completions.create(model=NAME, prompt=text, max_tokens=0, echo=True, logprobs=0)
+            .choices[0]
+            .logprobs.token_logprobs[1:]  # type: ignore[union-attr, index]
         )
         for text in ("Paris is a city in France.", "Paris is a city in pencil.")
     ]
@@ -79,7 +79,11 @@ def test_several_characters_of_a_language_arrive_whole(client: OpenAI) -> None:
     pieces = [
         chunk.choices[0].text
         for chunk in client.completions.create(
-            model=NAME, prompt="中文: 你好, 世界。日本語: ", temperature=0, max_tokens=24, stream=True
+            model=NAME,
+            prompt="中文: 你好, 世界。日本語: ",
+            temperature=0,
+            max_tokens=24,
+            stream=True,
         )
     ]
     assert "\ufffd" not in "".join(pieces[:-1])
