@@ -4,6 +4,11 @@ A message says what was given, what was wanted and what to do. Commands print it
 with `exit_status`; nobody sees a traceback for their own mistake.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InfraLabError(Exception):
     """Base of all errors meant for a person to read."""
@@ -27,9 +32,27 @@ class ModelLoadError(InfraLabError):
 
 
 class InvalidRequestError(InfraLabError, ValueError):
-    """One request is refused for its own fault; other requests are not touched."""
+    """One request is refused for its own fault; other requests are not touched.
+
+    Attributes:
+        param: the parameter at fault, where it is one of the request's.
+    """
 
     exit_status = 2
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@contextmanager
+def about(param: str) -> Iterator[None]:
+    """Names the parameter at fault in every InvalidRequestError from inside that names none."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        error.param = error.param or param
+        raise
 
 
 class StructuredOutputError(InfraLabError):

@@ -12,6 +12,7 @@ import difflib
 import math
 import numbers
 import operator
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
@@ -128,7 +129,7 @@ class SamplingParams:
         known = [field.name for field in fields(cls)]
         for name in parameters:
             if name not in known:
-                raise InvalidRequestError(_unknown_parameter(name, known))
+                raise InvalidRequestError(_unknown_parameter(name, known), str(name))
         values = dict(parameters)
         bias = values.get("logit_bias")
         if isinstance(bias, Mapping):
@@ -209,23 +210,27 @@ class SamplingParams:
         """The one place for values that are each allowed but make no sense together."""
         if self.best_of is not None and self.best_of < self.n:
             raise InvalidRequestError(
-                f"best_of={self.best_of} is less than n={self.n}: raise best_of or lower n"
+                f"best_of={self.best_of} is less than n={self.n}: raise best_of or lower n",
+                "best_of",
             )
         if self.num_samples > 1 and self.is_greedy:
             name, count = "n" if self.best_of is None else "best_of", self.num_samples
             raise InvalidRequestError(
                 f"{name}={count} with temperature=0 would give {count} equal samples: greedy "
-                f"decoding is deterministic; give {name}=1, or a temperature above 0"
+                f"decoding is deterministic; give {name}=1, or a temperature above 0",
+                name,
             )
         if self.structured_outputs is not None and self.ignore_eos:
             raise InvalidRequestError(
                 "ignore_eos with structured_outputs contradicts itself: after the end of the "
-                "document nothing may follow; leave ignore_eos out"
+                "document nothing may follow; leave ignore_eos out",
+                "ignore_eos",
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}: "
-                f"lower min_tokens or raise max_tokens"
+                f"lower min_tokens or raise max_tokens",
+                "min_tokens",
             )
 
     def _set(self, name: str, value: object) -> None:
@@ -303,7 +308,8 @@ def _refuse(name: str, value: object, wanted: str, todo: str) -> NoReturn:
     given = repr(value)
     if len(given) > 80:
         given = f"{given[:77]}..."
-    raise InvalidRequestError(f"{name} must be {wanted}, not {given}; {todo}")
+    param = re.split(r"\W", name, maxsplit=1)[0]  # "logit_bias[42]" is about logit_bias
+    raise InvalidRequestError(f"{name} must be {wanted}, not {given}; {todo}", param)
 
 
 def _integer(

@@ -111,4 +111,4 @@ def _require_text(name: str, text: object) -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise InvalidRequestError(f"structured_outputs: {message}")
+    raise InvalidRequestError(f"structured_outputs: {message}", "structured_outputs")

@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": "answer eight chat prompts at once, with the engine's inside on show",
     "generate": "continue a prompt",
     "chat": "talk with a model",
+    "serve": "serve a model over OpenAI's HTTP API",
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
     "calc": "compute memory, speed and size of a model, with the working shown",

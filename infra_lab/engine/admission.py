@@ -9,7 +9,7 @@ from __future__ import annotations
 from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import EngineConfig
 from infra_lab.engine.request import Request
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, about
 
 # Without a floor, ever lower numbers would outrun every request that ages.
 MIN_PRIORITY, MAX_PRIORITY = -1000, 1000
@@ -19,7 +19,8 @@ def check_admissible(
     request: Request, config: EngineConfig, kv_cache: KVCacheManager, max_model_len: int
 ) -> None:
     """Raise InvalidRequestError, naming the numbers, for a request that could never run."""
-    _check_priority(request, config)
+    with about("priority"):
+        _check_priority(request, config)
     length = request.num_tokens
     name = f"request {request.request_id!r}"
     if length == 0:
@@ -34,14 +35,16 @@ def check_admissible(
     if budget is not None and not config.sparse_kv:
         raise InvalidRequestError(
             f"{name} has kv_budget={budget}, but this engine keeps every token: leave kv_budget "
-            f"out, or start the engine with sparse_kv"
+            f"out, or start the engine with sparse_kv",
+            "kv_budget",
         )
     kept = request.num_kept_tokens(length)
     if kept > kv_cache.capacity_tokens:
         raise InvalidRequestError(
             f"{name} has a prompt of {length} tokens, which needs "
             f"{kv_cache.num_blocks_for(kept)} KV blocks of {kv_cache.block_size} tokens, but "
-            f"the pool has {kv_cache.num_usable_blocks}: shorten the prompt or enlarge the pool"
+            f"the pool has {kv_cache.num_usable_blocks}: shorten the prompt or enlarge the pool",
+            "prompt",
         )
     if not config.enable_chunked_prefill and length > config.max_num_batched_tokens:
         raise InvalidRequestError(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from infra_lab.errors import InvalidRequestError
+from infra_lab.errors import InvalidRequestError, about
 from infra_lab.models.text import require_text
 from infra_lab.sampling.grammar import CompiledGrammar, GrammarCompiler
 from infra_lab.sampling_params import SamplingParams
@@ -77,7 +77,8 @@ class InputProcessor:
                 f"SamplingParams.from_dict makes one from a mapping"
             )
         self._check_vocabulary(params)
-        self._check_speculation(params)
+        with about("num_speculative_tokens"):
+            self._check_speculation(params)
         text = prompt if isinstance(prompt, str) else None
         token_ids = self.token_ids(prompt)
         fitted = self._fitted(params, len(token_ids))
@@ -85,7 +86,8 @@ class InputProcessor:
 
     def token_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The ids of a text or, checked, of a sequence of ids; raises InvalidRequestError."""
-        return self._encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt)
+        with about("prompt"):
+            return self._encode(prompt) if isinstance(prompt, str) else self._checked_ids(prompt)
 
     def _encode(self, text: str) -> list[int]:
         if self._tokenizer is None:
@@ -136,7 +138,9 @@ class InputProcessor:
     def _check_vocabulary(self, params: SamplingParams) -> None:
         if params.stop and self._tokenizer is None:
             raise InvalidRequestError(
-                "stop strings need a tokenizer and this engine has none: use stop_token_ids instead"
+                "stop strings need a tokenizer and this engine has none: use stop_token_ids "
+                "instead",
+                "stop",
             )
         named = {"logit_bias": params.logit_bias or (), "stop_token_ids": params.stop_token_ids}
         for name, ids in named.items():
@@ -144,21 +148,26 @@ class InputProcessor:
                 if token_id >= self.vocab_size:
                     raise InvalidRequestError(
                         f"{name} names token id {token_id}, outside the vocabulary: "
-                        f"ids of this model go from 0 to {self.vocab_size - 1}"
+                        f"ids of this model go from 0 to {self.vocab_size - 1}",
+                        name,
                     )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(params, name)
             if count is not None and count > self.vocab_size:
                 raise InvalidRequestError(
                     f"{name}={count} asks for more tokens than the vocabulary has: "
-                    f"give at most {self.vocab_size}"
+                    f"give at most {self.vocab_size}",
+                    name,
                 )
 
     def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
-        if self._grammars is not None:
-            return self._grammars.compile_for(params)
-        if params.structured_outputs is not None:
-            raise InvalidRequestError("structured_outputs needs a tokenizer: this engine has none")
+        with about("structured_outputs"):
+            if self._grammars is not None:
+                return self._grammars.compile_for(params)
+            if params.structured_outputs is not None:
+                raise InvalidRequestError(
+                    "structured_outputs needs a tokenizer: this engine has none"
+                )
         return None
 
     def _check_speculation(self, params: SamplingParams) -> None:
@@ -189,13 +198,15 @@ class InputProcessor:
             raise InvalidRequestError(
                 f"the prompt has {num_prompt_tokens} tokens and the context holds "
                 f"{self._max_model_len}, at least one of them for the output: "
-                f"shorten the prompt to {self._max_model_len - 1} tokens or raise max_model_len"
+                f"shorten the prompt to {self._max_model_len - 1} tokens or raise max_model_len",
+                "prompt",
             )
         if params.min_tokens > room:
             raise InvalidRequestError(
                 f"min_tokens={params.min_tokens} does not fit: a prompt of {num_prompt_tokens} "
                 f"tokens leaves room for {room} of {self._max_model_len}; "
-                f"lower min_tokens or shorten the prompt"
+                f"lower min_tokens or shorten the prompt",
+                "min_tokens",
             )
         if params.max_tokens is not None and params.max_tokens <= room:
             return params

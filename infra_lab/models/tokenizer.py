@@ -59,21 +59,36 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    @property
+    def template_takes_tools(self) -> bool:
+        """Whether the chat template itself tells the model of tools."""
+        return self.chat_template is not None and "tools" in self.chat_template
+
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         """The chat as token ids, ending where the assistant is to answer.
 
         Raises InvalidRequestError like `render_chat`.
         """
-        text = self.render_chat(messages, add_generation_prompt)
+        text = self.render_chat(messages, add_generation_prompt, tools)
         # The template writes the special tokens itself, BOS among them.
         return self.encode(text, add_special_tokens=False)
 
     def render_chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The chat as the text the model was trained on.
+
+        Args:
+            tools: functions that the model may call, in OpenAI's form, for a template that
+                `template_takes_tools`; others would leave them out without a word.
 
         Raises InvalidRequestError when the model has no chat template, a message lacks a role
         or content or has half a surrogate pair in it, or the template itself refuses the
@@ -84,11 +99,16 @@ class Tokenizer:
                 "this model has no chat template: it completes text; give it a prompt instead"
             )
         checked = _checked_messages(messages)
+        if tools and not self.template_takes_tools:
+            raise InvalidRequestError("this model's chat template has no place for tools")
         from jinja2 import TemplateError
 
         try:
             rendered: str = self._template_renderer().apply_chat_template(
-                checked, tokenize=False, add_generation_prompt=add_generation_prompt
+                checked,
+                tools=list(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidRequestError(f"the chat template refuses the messages: {error}") from error
@@ -152,7 +172,7 @@ def _load_hugging_face(folder: Path, eos_token_ids: Sequence[int]) -> Tokenizer:
     )
 
 
-def _checked_messages(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(messages, (str, Mapping)) or not messages:
         raise InvalidRequestError(
             "messages must be a list of at least one {'role': ..., 'content': ...}, not "

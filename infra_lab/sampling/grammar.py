@@ -9,6 +9,7 @@ know which of 50,000 tokens keep the JSON valid, and what does it cost?".
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
@@ -71,6 +72,7 @@ class CompiledGrammar:
 class GrammarCompiler:
     """Compiles forms for one tokenizer and keeps the last MAX_CACHED of them.
 
+    Any thread may ask: a server compiles beside the engine's thread, which then finds it done.
     The first form also reads the vocabulary, a quarter of a second for 50,000 tokens.
 
     Args:
@@ -82,6 +84,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._vocabulary: Any = None
         self._compiled: OrderedDict[StructuredOutputsParams, CompiledGrammar] = OrderedDict()
+        self._lock = threading.Lock()  # of the dictionary; no thread waits for another's compiling
         self.num_compilations = 0
 
     def compile(self, form: StructuredOutputsParams) -> CompiledGrammar:
@@ -90,13 +93,15 @@ class GrammarCompiler:
         Raises InvalidRequestError, with the reason, for a form that is malformed, that nothing
         can meet or that asks for what is not supported, and where llguidance is missing.
         """
-        if form in self._compiled:
-            self._compiled.move_to_end(form)
-            return self._compiled[form]
+        with self._lock:
+            if form in self._compiled:
+                self._compiled.move_to_end(form)
+                return self._compiled[form]
         grammar = self._compile(form)
-        self._compiled[form] = grammar
-        if len(self._compiled) > MAX_CACHED:
-            self._compiled.popitem(last=False)
+        with self._lock:
+            self._compiled[form] = grammar
+            if len(self._compiled) > MAX_CACHED:
+                self._compiled.popitem(last=False)
         return grammar
 
     def compile_for(self, params: SamplingParams) -> CompiledGrammar | None:
@@ -172,7 +177,10 @@ def _json_grammar(matcher_class: Any, form: StructuredOutputsParams) -> str:
     else:
         options["whitespace_pattern"] = WHITESPACE
     text = json.dumps(schema, ensure_ascii=False)
-    source: str = matcher_class.grammar_from_json_schema(text, overrides=options)
+    try:
+        source: str = matcher_class.grammar_from_json_schema(text, overrides=options)
+    except ValueError as error:  # its reader of JSON has limits of its own, as on depth
+        raise InvalidRequestError(_reason(form, str(error))) from error
     # The engine has the first word: what is malformed must not get as far as the second check.
     is_sound = not matcher_class.validate_grammar(source)
     if is_sound and not has_finite_document(schema):

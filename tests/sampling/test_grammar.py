@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -308,3 +309,23 @@ def test_a_stop_token_that_may_be_text_is_refused() -> None:
     assert COMPILER.compile_for(SamplingParams()) is None
     with pytest.raises(InvalidRequestError, match="token 70, which may be part of the document"):
         COMPILER.compile_for(SamplingParams(structured_outputs=form, stop_token_ids=[70]))
+
+
+@pytest.mark.parametrize("depth", [100, 200])
+def test_a_schema_too_deep_for_the_engines_reader_is_refused(depth: int) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(InvalidRequestError, match="recursion"):
+        COMPILER.compile(StructuredOutputsParams(json=schema))
+
+
+def test_several_threads_may_compile_at_once() -> None:
+    compiler = GrammarCompiler(TOKENIZER, VOCAB)
+    forms = [
+        StructuredOutputsParams(regex=f"a{{{index % (2 * MAX_CACHED)}}}b") for index in range(400)
+    ]
+    with ThreadPoolExecutor(8) as threads:
+        grammars = list(threads.map(compiler.compile, forms))
+    for index, grammar in enumerate(grammars):
+        assert grammar.accepts("a" * (index % (2 * MAX_CACHED)) + "b")
