@@ -36,7 +36,9 @@ class GPTQFormat:
     group_size: columns with one scale; None for one a row.
     symmetric: every zero point is in the middle; it is stored all the same.
     act_order: groups need not be consecutive columns: g_idx says which group each is in.
-    version: 1 stores zero - 1, 2 the zero point itself.
+    version: 1 stores zero - 1, 2 the zero point itself. Of a zero point that is 0, readers of
+        version 1 make what they like: kernels that mask after adding one read 0, as here,
+        AutoGPTQ's own Python reads 2**bits. Write asymmetric weights in version 2.
     """
 
     bits: int = 4

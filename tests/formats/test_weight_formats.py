@@ -168,6 +168,24 @@ def test_a_tiny_group_becomes_zeros_and_never_nan(weight_format: WeightFormat) -
     assert torch.all(stored.dequantize().abs() <= 1e-25)
 
 
+@pytest.mark.parametrize(
+    "weight_format",
+    [
+        GPTQFormat(4, 32, symmetric=False),
+        GPTQFormat(4, 256),
+        PackQuantizedFormat(4, 32, symmetric=False),
+        PackQuantizedFormat(3, 256),
+    ],
+    ids=repr,
+)
+def test_the_last_group_may_be_shorter(weight_format: WeightFormat) -> None:
+    """4304 columns in groups of 128 are a real model's; here 336 in groups of 32 and of 256."""
+    weight = weight_for(weight_format, 32, 336)
+    assert weight.num_groups * weight.group_size > 336
+    read = weight_format.read(weight_format.write(weight), 32, 336)
+    assert same(read, weight_format.as_stored(weight))
+
+
 def test_zero_points_between_codes_are_refused() -> None:
     weight = integer_weight(32, 64, 4, 32, symmetric=False)
     assert weight.zeros is not None
