@@ -26,11 +26,12 @@ class Int8Linear:
         self.bias = bias
         # Modulo 256: as the integer lies between -128 and 127, so the code does within a byte.
         codes = weight.codes + (int(weight.values[0]) + 128) % 256
-        self.matrix = int8.Int8Matrix(codes, weight.scales.flatten(), empty)
-        self._largest = 2 ** (activation.bits - 1) - 1
+        largest = 2 ** (activation.bits - 1) - 1
+        scales = weight.scales.flatten()
+        self.matrix = int8.Int8Matrix(codes, scales, largest, activation.scale, empty)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = int8.int8_linear(x.contiguous(), self.matrix, self._largest)
+        y = int8.int8_linear(x.contiguous(), self.matrix)
         return y if self.bias is None else y.add_(self.bias)
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
@@ -38,13 +39,13 @@ class Int8Linear:
 
 
 def serves_int8(weight: QuantizedWeight, activation: ActivationFormat | None) -> bool:
-    """Whether the product is one of integers and the processor made for it: a scale for each row
-    and each token, and no zero points. Weights of up to 4 bits stay packed instead: that saves half
-    of their bytes."""
+    """Whether the product is one of integers and the processor made for it: a scale for each row,
+    one for each token or one fixed beforehand, and no zero points. Weights of up to 4 bits stay
+    packed instead: that saves half of their bytes."""
     if activation is None or activation.kind != "int" or activation.outlier_threshold is not None:
         return False
-    if not activation.symmetric or activation.granularity != "token":
-        return False
+    if not activation.symmetric or (activation.granularity == "tensor") != bool(activation.scale):
+        return False  # a scale of the whole input would not be there before its last row
     if weight.bits <= 4 or weight.num_groups > 1 or weight.in_features > int8.LONGEST_ROW:
         return False
     if weight.zeros is not None or weight.offsets is not None:

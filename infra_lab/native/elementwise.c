@@ -2,6 +2,7 @@
  * layer's handful of torch operations would cost more to start than to do. */
 #include "exp.h"
 #include "kernels.h"
+#include "rounding.h"
 
 #define WORTH_SHARING 16384 /* numbers from which a second thread pays for being woken */
 
@@ -42,24 +43,21 @@ void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_
     }
 }
 
-/* out [m, n] = x taken to the nearest multiple, by -largest to largest, of max |row| / largest. */
+/* out [m, n] = x taken to the nearest multiple, by -largest to largest, of max |row| / largest. A row
+ * with a number that is not finite becomes NaN. */
 void round_rows(const float *x, float *out, int64_t m, int64_t n, float largest, int num_threads) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
     for (int64_t r = 0; r < m; r++) {
         const float *row = x + r * n;
-        float *to = out + r * n, high = 0;
-#pragma omp simd reduction(max : high)
-        for (int64_t i = 0; i < n; i++) {
-            float magnitude = __builtin_fabsf(row[i]);
-            high = magnitude > high ? magnitude : high;
+        float *to = out + r * n;
+        int32_t most = largest_bits(row, n);
+        if (most >= NOT_FINITE) {
+            for (int64_t i = 0; i < n; i++) ((float_bits *)to)[i] = NOT_FINITE + 1;
+            continue;
         }
-        float scale = high / largest, divisor = scale > 0 ? scale : 1.0f;
+        float scale = as_float(most) / largest, divisor = scale > 0 ? scale : 1.0f;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) {
-            float ratio = row[i] / divisor;
-            ratio = ratio > largest ? largest : ratio < -largest ? -largest : ratio;
-            to[i] = __builtin_rintf(ratio) * scale;
-        }
+        for (int64_t i = 0; i < n; i++) to[i] = rounded_ratio(row[i], divisor, largest) * scale;
     }
 }
 

@@ -24,6 +24,8 @@ class _Matrix(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
+        ("largest", ctypes.c_float),
+        ("input_scale", ctypes.c_float),
     )
 
 
@@ -34,10 +36,13 @@ class Int8Matrix:
         self,
         codes: torch.Tensor,
         scales: torch.Tensor,
+        largest: int,
+        input_scale: float | None = None,
         empty: Callable[..., torch.Tensor] = torch.empty,
     ) -> None:
         """codes: uint8 [out, in], each 128 more than the integer; scales: fp32 [out]. They are
-        copied, into memory that `empty` gives."""
+        copied, into memory that `empty` gives. The input's codes go from -largest to largest,
+        times input_scale or, if there is none, a scale from each row."""
         self.out_features, self.in_features = codes.shape
         width, panels = load_library().panel_width(), num_panels(self.out_features)
         quads = -(-self.in_features // QUAD)
@@ -48,7 +53,12 @@ class Int8Matrix:
         self.scales = empty(panels * width)
         self.scales.copy_(F.pad(scales, (0, missing[3])))
         self._struct = _Matrix(
-            self.codes.data_ptr(), self.scales.data_ptr(), self.out_features, self.in_features
+            self.codes.data_ptr(),
+            self.scales.data_ptr(),
+            self.out_features,
+            self.in_features,
+            largest,
+            input_scale or 0.0,
         )
         self.pointer = ctypes.addressof(self._struct)
 
@@ -64,9 +74,9 @@ def multiplies_int8() -> bool:
     return bool(load_library().multiplies_int8())
 
 
-def int8_linear(x: torch.Tensor, matrix: Int8Matrix, largest: int) -> torch.Tensor:
-    """x: fp32 [m, in], contiguous, rounded as by `ops.round_rows` -> [m, out_features]: the exact
-    sum of products of codes, times the token's scale, times the column's."""
+def int8_linear(x: torch.Tensor, matrix: Int8Matrix) -> torch.Tensor:
+    """x: fp32 [m, in], contiguous -> [m, out_features]: the exact sum of products of codes, times
+    the token's scale, times the column's."""
     rows = len(x)
     y = empty_output(rows, matrix.out_features)
     quads = matrix.codes.shape[1]
@@ -74,5 +84,5 @@ def int8_linear(x: torch.Tensor, matrix: Int8Matrix, largest: int) -> torch.Tens
     pointers = (x.data_ptr(), matrix.pointer, y.data_ptr(), scratch.data_ptr())
     sizes, kept = (rows, y.stride(0)), (x, matrix, y, scratch)
     kernel = load_library().int8_linear
-    run(Kernel.INT8_LINEAR, kernel, pointers, sizes, kept, float(largest))
+    run(Kernel.INT8_LINEAR, kernel, pointers, sizes, kept)
     return y

@@ -2,12 +2,13 @@
  *
  * One instruction (VNNI's dpbusd) multiplies and adds four pairs of bytes in each of a register's
  * int32 lanes, four times what a multiply-add of floats does; so a prompt, which is bound by
- * arithmetic, takes a third of the time. Each token is rounded to codes on its way in, and its scale
- * and the column's multiply the sum at the end. Answers "why does W8A8 speed up prefill, when W8A16
- * does not?".
+ * arithmetic, takes a quarter of the time. Each token is rounded to codes on its way in, and its
+ * scale and the column's multiply the sum at the end. Answers "why does W8A8 speed up prefill, when
+ * W8A16 does not?".
  */
 #include "decode.h"
 #include "kernels.h"
+#include "rounding.h"
 
 #if LANES == 16 && defined(__AVX512VNNI__)
 #define HAS_INT8 1
@@ -45,25 +46,26 @@ typedef struct {
     int32_t *sums;
 } Rounded;
 
-/* Row r of a tile's `rows`: see elementwise.c's round_rows. */
-static void round_row(const float *x, int64_t k, float largest, int64_t r, int64_t rows,
-                      Rounded to) {
-    float high = 0;
-#pragma omp simd reduction(max : high)
-    for (int64_t i = 0; i < k; i++) {
-        float magnitude = __builtin_fabsf(x[i]);
-        high = magnitude > high ? magnitude : high;
+/* Row r of a tile's `rows`. One with a number that is not finite gets the scale NaN and codes 0. */
+static void round_row(const float *x, const Int8Matrix *w, int64_t r, int64_t rows, Rounded to) {
+    const int64_t k = w->k;
+    const float largest = w->largest;
+    int32_t most = largest_bits(x, k);
+    if (most >= NOT_FINITE) {
+        for (int64_t q = 0; q < (k + QUAD - 1) / QUAD; q++) to.codes[q * rows + r] = 0;
+        ((float_bits *)to.scales)[r] = NOT_FINITE + 1;
+        to.sums[r] = 0;
+        return;
     }
-    float scale = high / largest, divisor = scale > 0 ? scale : 1.0f;
+    float scale = w->input_scale > 0 ? w->input_scale : as_float(most) / largest;
+    float divisor = scale > 0 ? scale : 1.0f;
     int32_t sum = 0;
     for (int64_t start = 0; start < k; start += AT_ONCE) {
         int8_t codes[AT_ONCE] = {0};
         int64_t count = k - start < AT_ONCE ? k - start : AT_ONCE;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; i++) {
-            float ratio = x[start + i] / divisor;
-            ratio = ratio > largest ? largest : ratio < -largest ? -largest : ratio;
-            int32_t code = (int32_t)__builtin_rintf(ratio);
+            int32_t code = (int32_t)rounded_ratio(x[start + i], divisor, largest);
             codes[i] = (int8_t)code;
             sum += code;
         }
@@ -111,7 +113,7 @@ INLINE void int8_tile(const uint8_t *panel, int64_t quads, Rounded x, const floa
 
 /* x: [m, k]; y: [m, w->n], rows `stride` apart; scratch: m * (quads of k + 2) numbers. */
 void int8_linear(const float *x, const Int8Matrix *w, float *y, float *scratch, int64_t m,
-                 int64_t stride, float largest, int num_threads) {
+                 int64_t stride, int num_threads) {
     int64_t n = w->n, k = w->k, panels = (n + WIDTH - 1) / WIDTH, quads = (k + QUAD - 1) / QUAD;
     Rounded all = {(int32_t *)scratch, scratch + m * quads, (int32_t *)scratch + m * (quads + 1)};
 #pragma omp parallel num_threads(num_threads)
@@ -126,7 +128,7 @@ void int8_linear(const float *x, const Int8Matrix *w, float *y, float *scratch, 
         for (int64_t r = 0; r < num_rows; r++) {
             int64_t t = ((r + 1) * tiles - 1) / num_rows; /* the tile that r is in */
             TILE_OF(t)
-            round_row(x + (block + r) * k, k, largest, block + r - first, rows, tile);
+            round_row(x + (block + r) * k, w, block + r - first, rows, tile);
         }
 #pragma omp for schedule(static)
         for (int64_t p = 0; p < panels; p++) {

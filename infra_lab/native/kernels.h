@@ -34,11 +34,13 @@ typedef struct {
     int64_t half_factors;
 } QuantizedMatrix;
 
-/* A weight of int8 codes with a scale for each column. */
+/* A weight of int8 codes with a scale for each column, and how its input is rounded. */
 typedef struct {
     const uint8_t *codes; /* [panels, ceil(k / 4), WIDTH, 4], each 128 more than what it means */
     const float *scales;  /* [panels, WIDTH] */
     int64_t n, k;
+    float largest;        /* of the input's codes */
+    float input_scale;    /* 0: from each row */
 } Int8Matrix;
 
 void linear(const float *x, const float *packed, float *y, float *scratch, int64_t m, int64_t n,
@@ -46,7 +48,7 @@ void linear(const float *x, const float *packed, float *y, float *scratch, int64
 void quantized_linear(const float *x, const QuantizedMatrix *w, float *y, float *scratch,
                       int64_t m, int64_t stride, int num_threads);
 void int8_linear(const float *x, const Int8Matrix *w, float *y, float *scratch, int64_t m,
-                 int64_t stride, float largest, int num_threads);
+                 int64_t stride, int num_threads);
 void rms_norm(float *x, const float *delta, const float *weight, float *out, int64_t m, int64_t n,
               int64_t delta_stride, float eps, int num_threads);
 void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_t stride,

@@ -101,7 +101,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.quantized_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_int)
     library.quantized_linear.restype = None
     library.multiplies_int8.restype = ctypes.c_int
-    library.int8_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_float, ctypes.c_int)
+    library.int8_linear.argtypes = (*[pointer] * 4, size, size, ctypes.c_int)
     library.int8_linear.restype = None
     library.quantized_rows.argtypes = (pointer, pointer, size, pointer, ctypes.c_int)
     library.quantized_rows.restype = None

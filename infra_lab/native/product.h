@@ -1,5 +1,6 @@
 /* What the products of a matrix in panels share: into which parts they cut it, and how the rows of
- * x lie. Two products of one matrix, whatever it is kept in, have the same sums in the same order. */
+ * x lie. Two products of one matrix, whatever it is kept in, have the same sums in the same
+ * order. */
 #ifndef INFRA_LAB_PRODUCT_H
 #define INFRA_LAB_PRODUCT_H
 

@@ -5,7 +5,16 @@
  */
 #include "kernels.h"
 
-enum { LINEAR, RMS_NORM, SILU_AND_MUL, ROTATE, PAGED_ATTENTION, QUANTIZED_LINEAR, ROUND_ROWS, INT8_LINEAR };
+enum {
+    LINEAR,
+    RMS_NORM,
+    SILU_AND_MUL,
+    ROTATE,
+    PAGED_ATTENTION,
+    QUANTIZED_LINEAR,
+    ROUND_ROWS,
+    INT8_LINEAR
+};
 
 typedef struct {
     int64_t kernel;
@@ -28,7 +37,7 @@ void replay(const Call *calls, int64_t num_calls, int64_t rows, int num_threads)
             quantized_linear(p[0], p[1], p[2], p[3], rows, n[1], num_threads);
             break;
         case INT8_LINEAR:
-            int8_linear(p[0], p[1], p[2], p[3], rows, n[1], c->factor, num_threads);
+            int8_linear(p[0], p[1], p[2], p[3], rows, n[1], num_threads);
             break;
         case ROUND_ROWS:
             round_rows(p[0], p[1], rows, n[1], c->factor, num_threads);

@@ -22,8 +22,8 @@ typedef struct {
     int64_t pace;
 } Ahead;
 
-/* Writes a tile's sums to y or, if `adds`, adds them: `rows` rows `stride` apart, the first `columns`
- * of each. */
+/* Writes a tile's sums to y or, if `adds`, adds them: `rows` rows `stride` apart, the first
+ * `columns` of each. */
 INLINE void keep_sums(vec *low, vec *high, float *y, int64_t stride, const int rows, int columns,
                       int adds) {
     if (columns == WIDTH) {

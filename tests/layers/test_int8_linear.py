@@ -49,11 +49,24 @@ def test_the_sum_is_that_of_the_integers_scaled_once(
 
 
 @settings(max_examples=30)
-@given(rows=st.integers(1, 30), inputs=st.integers(1, 300), bits=st.sampled_from([4, 8]))
-def test_it_is_the_product_of_the_rounded_input(rows: int, inputs: int, bits: int) -> None:
+@given(
+    rows=st.integers(1, 30),
+    inputs=st.integers(1, 300),
+    activation=st.sampled_from(
+        [
+            TOKENS,
+            ActivationFormat(bits=4),
+            ActivationFormat(granularity="tensor", scale=0.01),
+            ActivationFormat(granularity="tensor", scale=0.5),
+        ]
+    ),
+)
+def test_it_is_the_product_of_the_rounded_input(
+    rows: int, inputs: int, activation: ActivationFormat
+) -> None:
     torch.manual_seed(0)
     weight, x, bias = weight_of(40, inputs), torch.randn(rows, inputs), torch.randn(40)
-    activation = ActivationFormat(bits=bits)
+    assert serves_int8(weight, activation)
     rounded = QuantizedInput(QuantizedLinear(weight, bias), activation)
     size = float(weight.dequantize().abs().max()) * inputs
     error = (Int8Linear(weight, bias, activation)(x) - rounded(x)).abs().max()
@@ -80,6 +93,16 @@ def test_zeros_give_zeros_and_rows_are_those_of_the_matrix() -> None:
     assert torch.equal(layer(torch.zeros(3, 33)), torch.zeros(3, 70))
     indices = torch.tensor([69, 0, 31, 32])
     assert torch.equal(layer.rows(indices), weight.dequantize()[indices])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_token_that_is_not_finite_spoils_itself_alone(bad: float) -> None:
+    weight, x = weight_of(40, 33), torch.randn(3, 33)
+    x[1, 5] = bad
+    for activation in (TOKENS, ActivationFormat(granularity="tensor", scale=0.1)):
+        y = Int8Linear(weight, None, activation)(x)
+        assert y[1].isnan().all()
+        assert y[[0, 2]].isfinite().all()
 
 
 @pytest.mark.parametrize(

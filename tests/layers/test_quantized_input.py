@@ -82,6 +82,16 @@ def test_zeros_and_no_rows_at_all_are_rounded_to_themselves(kind: str) -> None:
             assert torch.equal(rounded_input(x, activation), x)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_token_that_is_not_finite_becomes_nan_and_no_other(bad: float, symmetric: bool) -> None:
+    x = torch.randn(3, 40)
+    x[1, 7] = bad
+    rounded = rounded_input(x, ActivationFormat(symmetric=symmetric))
+    assert rounded[1].isnan().all()
+    assert rounded[[0, 2]].isfinite().all()
+
+
 def test_columns_with_an_outlier_stay_in_full_precision_and_set_no_scale() -> None:
     x = torch.tensor([[0.5, 70.0, -1.27], [0.003, 0.1, 0.2]])
     rounded = rounded_input(x, ActivationFormat(outlier_threshold=6.0))
