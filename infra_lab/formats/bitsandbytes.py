@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from infra_lab.errors import ModelLoadError, UsageError
+from infra_lab.formats.nested_scales import recovered
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.formats.tables import dynamic_table, nf4_table
 from infra_lab.formats.weight_format import (
@@ -125,11 +126,10 @@ class FourBitFormat:
         return undo_double_quantization(absmax, nested, table, offset, block)
 
     def as_stored(self, weight: QuantizedWeight) -> QuantizedWeight:
-        """As it is, or with its magnitudes quantized: then give this, and `write`, the weight as
-        the method made it, since quantizing them again moves them a little."""
+        """As it is, or with its magnitudes quantized, if they are not already."""
         magnitudes = self._blocks_of(weight)
         if self.double_quantization:
-            magnitudes = undo_double_quantization(*double_quantization(magnitudes))
+            magnitudes = undo_double_quantization(*self._nested(magnitudes))
         group_size = math.gcd(self.block_size, weight.in_features)
         count = weight.codes.numel()
         scales = magnitudes.repeat_interleave(self.block_size // group_size)[: count // group_size]
@@ -154,7 +154,7 @@ class FourBitFormat:
             "weight.quant_map": nf4_table(),
         }
         if self.double_quantization:
-            absmax, nested, table, offset, block = double_quantization(magnitudes)
+            absmax, nested, table, offset, block = self._nested(magnitudes)
             state |= {
                 "nested_blocksize": block,
                 "nested_dtype": "float32",
@@ -170,6 +170,17 @@ class FourBitFormat:
         text = json.dumps(state).encode()
         tensors[self._state_name] = torch.tensor(list(text), dtype=torch.uint8)
         return tensors
+
+    def _nested(
+        self, magnitudes: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, int]:
+        """What `double_quantization` gives, or gave when these magnitudes were made."""
+        table = dynamic_table()
+        found = recovered(magnitudes, table, NESTED_BLOCK)
+        if found is None:
+            return double_quantization(magnitudes)
+        codes, nested, offset = found
+        return codes, nested, table, offset, NESTED_BLOCK
 
     def _blocks_of(self, weight: QuantizedWeight) -> torch.Tensor:
         """fp32 [blocks], the weight's scales block by block along the flattened matrix."""

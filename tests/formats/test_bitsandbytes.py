@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra_lab.errors import ModelLoadError, UsageError
-from infra_lab.formats.bitsandbytes import FourBitFormat, RowInt8Format, double_quantization
+from infra_lab.formats.bitsandbytes import (
+    FourBitFormat,
+    RowInt8Format,
+    double_quantization,
+    undo_double_quantization,
+)
+from infra_lab.formats.nested_scales import recovered
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.formats.tables import dynamic_table, nf4_table
 from tests.formats.quantized_weights import integer_weight, random_codes, same, weight_for
@@ -110,6 +116,41 @@ def test_double_quantization_takes_the_nearest_code(count: int, seed: int) -> No
     chosen = distances.gather(1, codes.long()[:, None])[:, 0]
     if count > 1:
         assert torch.equal(chosen, distances.min(dim=1).values)
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from([32, 100, 256, 257, 300, 3000]),
+    st.sampled_from(["even", "normal", "heavy"]),
+    st.integers(0, 999),
+)
+def test_double_quantization_is_found_again_from_the_scales_it_left(
+    count: int, kind: str, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "even":
+        magnitudes = torch.rand(count, generator=generator)
+    elif kind == "normal":
+        magnitudes = torch.randn(count, 64, generator=generator).abs().amax(dim=1)
+    else:
+        magnitudes = torch.randn(count, generator=generator).exp()
+    codes, _, table, _, block = double_quantization(magnitudes)
+    scales = undo_double_quantization(*double_quantization(magnitudes))
+    found = recovered(scales, table, block)
+    assert found is not None
+    assert torch.equal(undo_double_quantization(found[0], found[1], table, found[2], block), scales)
+    assert recovered(magnitudes, table, block) is None
+    if count != 257:  # a last block of one number may be the largest code or another
+        assert torch.equal(found[0], codes)
+
+
+def test_its_own_double_quantization_is_written_as_it_was(functional: Any) -> None:
+    matrix = torch.randn(96, 576, generator=torch.Generator().manual_seed(0)) * 0.02
+    tensors, _ = quantized(functional, matrix, nested=True)
+    weight_format = FourBitFormat("nf4", double_quantization=True)
+    written = weight_format.write(weight_format.read(tensors, 96, 576))
+    for name in tensors:
+        assert torch.equal(written[name], tensors[name]), name
 
 
 def test_equal_magnitudes_survive_double_quantization() -> None:

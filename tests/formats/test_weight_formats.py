@@ -84,11 +84,7 @@ def test_what_is_written_is_what_is_listed(weight_format: WeightFormat) -> None:
         assert SAFETENSORS_NAMES[tensor.dtype] in listed[name].dtypes
 
 
-@pytest.mark.parametrize(
-    "weight_format",
-    [format_ for format_ in FORMATS if not getattr(format_, "double_quantization", False)],
-    ids=repr,
-)
+@pytest.mark.parametrize("weight_format", FORMATS, ids=repr)
 @settings(max_examples=5)
 @given(SIZES, st.integers(0, 99))
 def test_what_was_read_is_written_as_it_was(
@@ -99,7 +95,8 @@ def test_what_was_read_is_written_as_it_was(
     assert same(weight_format.as_stored(read), read)
     again = weight_format.write(read)
     for name, tensor in tensors.items():
-        if name != "SCB":  # two neighbouring fp32 numbers may have the same 127th
+        # Two neighbouring fp32 numbers may have the same 127th, or do the same to all scales.
+        if name not in ("SCB", "weight.nested_absmax"):
             assert torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8)), name
 
 
