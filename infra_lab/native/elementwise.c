@@ -43,8 +43,8 @@ void silu_and_mul(const float *gate_up, float *out, int64_t m, int64_t n, int64_
     }
 }
 
-/* out [m, n] = x taken to the nearest multiple, by -largest to largest, of max |row| / largest. A row
- * with a number that is not finite becomes NaN. */
+/* out [m, n] = x taken to the nearest multiple, by -largest to largest, of max |row| / largest. A
+ * row with a number that is not finite becomes NaN. */
 void round_rows(const float *x, float *out, int64_t m, int64_t n, float largest, int num_threads) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (m * n >= WORTH_SHARING)
     for (int64_t r = 0; r < m; r++) {
