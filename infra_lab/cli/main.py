@@ -26,6 +26,7 @@ COMMANDS = {
     "generate": "continue a prompt",
     "chat": "talk with a model",
     "serve": "serve a model over OpenAI's HTTP API",
+    "top": "watch a server: requests, KV cache, tokens a second, latencies",
     "models": "get, list and describe models",
     "cache": "show which beginnings the prefix cache shares",
     "calc": "compute memory, speed and size of a model, with the working shown",
