@@ -205,7 +205,7 @@ def replaced(name: str, tensor: torch.Tensor) -> Callable[[dict[str, torch.Tenso
             r"q_proj\.qweight_2' is of type I32, which is not supported",
         ),
     ],
-    ids=repr,
+    ids=lambda value: "change" if callable(value) else repr(value),
 )
 def test_damage_is_named(
     weight_format: WeightFormat,
