@@ -33,6 +33,7 @@ class Speculation:
 
     Attributes:
         stats: over all requests since construction.
+        cost: what a step is reckoned to cost, for choosing how many tokens to draft.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Speculation:
         self._kv_cache = kv_cache
         self._max_model_len = max_model_len
         self._key_group_size = key_group_size
-        self._cost = StepCost(row_cost, proposer.relative_cost)
+        self.cost = StepCost(row_cost, proposer.relative_cost)
         self._lengths: dict[str, DraftLength] = {}
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -131,5 +132,5 @@ class Speculation:
         lengths = self._lengths
         length = lengths.get(request.request_id)
         if length is None:
-            length = lengths[request.request_id] = DraftLength(self._cost)
+            length = lengths[request.request_id] = DraftLength(self.cost)
         return length.choose(longest, batch_size)

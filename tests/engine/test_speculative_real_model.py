@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from infra_lab.engine.build_speculation import PACKED_CPU_ROW_COST
 from infra_lab.engine.llm import LLM
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import SamplingParams
@@ -70,3 +71,9 @@ def test_drafts_change_no_token_of_the_real_model(
     assert outputs[4].metrics.num_draft_tokens == 0
     llm.engine.scheduler.check_integrity()
     assert llm.engine.scheduler.kv_cache.usage.used == 0
+
+
+def test_a_row_weighs_more_beside_packed_weights(smollm2_path: Path) -> None:
+    llm = LLM(smollm2_path, speculative=NGRAM, num_blocks=4)
+    assert llm.engine.speculation is not None
+    assert llm.engine.speculation.cost.row == PACKED_CPU_ROW_COST
