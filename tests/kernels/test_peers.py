@@ -31,7 +31,7 @@ def numbers(seed: int, *shape: int, spread: float = 1.0) -> torch.Tensor:
 
 @given(SEEDS)
 def test_int8_codes_of_tokens_are_those_of_bitsandbytes(device: str, seed: int) -> None:
-    x = numbers(seed, 5, 96, spread=3.0).half()
+    x = numbers(seed, 5, 96, spread=3.0).clamp(-6e4, 6e4).half()  # infinity has no scale
     codes, scales = quantize_per_token(x.to(device))
     theirs, largest, _ = bitsandbytes.int8_vectorwise_quant(x)
     torch.testing.assert_close(scales.cpu() * 127, largest, rtol=2**-22, atol=0)
