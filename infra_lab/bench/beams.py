@@ -29,13 +29,14 @@ def measure_beams(
     summed over the prompts, each of which is searched alone."""
     prompts = [*QUESTIONS[:4], *work("summary")[:4]]
     conversations = [[{"role": "user", "content": text}] for text in prompts]
+    searches = [BeamSearchParams(beam_width=width, max_tokens=output_len) for width in widths]
     notify("loading the model")
     llm = open_engine(path, settings)
     rows = []
-    for width in widths:
+    for params in searches:
+        width = params.beam_width
         shared = unshared = prompt_tokens = 0
         for conversation in conversations:
-            params = BeamSearchParams(beam_width=width, max_tokens=output_len)
             (output,) = llm.chat([conversation], params, use_progress=False)
             if output.error is not None:
                 raise MeasurementError(output.error)

@@ -54,6 +54,7 @@ def speculation(
     from infra_lab.bench.prompts import QUESTIONS
     from infra_lab.bench.speculation import compare_speculation, methods, speculation_report
     from infra_lab.bench.tables import speculation_table
+    from infra_lab.engine.build_speculation import check_draft_vocabulary
     from infra_lab.speculative_config import DEFAULT_NUM_SPECULATIVE_TOKENS
 
     batches = batch or [1, len(QUESTIONS)]
@@ -61,6 +62,8 @@ def speculation(
         if not 1 <= size <= len(QUESTIONS):
             raise UsageError(f"--batch must be from 1 to {len(QUESTIONS)}, not {size}")
     path, config = model_shape(model, cache_dir)
+    if draft_model is not None:
+        check_draft_vocabulary(config, model_shape(draft_model, cache_dir)[1])
     all_layers = config.num_hidden_layers
     layers = draft_layers or []
     if draft_layers is None and draft_model is None and all_layers > 2:
@@ -98,9 +101,6 @@ def beams(
     from infra_lab.config import EngineConfig
 
     widths = width or [2, 4, 6]
-    for beam_width in widths:
-        if beam_width < 1:
-            raise UsageError(f"--width must be at least 1, not {beam_width}")
     path, _ = model_shape(model, cache_dir)
     settings = EngineSettings(dtype=dtype, threads=threads, block_size=block_size)
     rows = measure_beams(path, settings, widths, output_tokens, progress())

@@ -99,10 +99,7 @@ def test_every_help_has_an_example(bench: Run, command: str) -> None:
         (["perplexity", "--kv-cache-dtype", "int4"], "no kv_cache_dtype 'int4'"),
         (["perplexity", "--text", "./no/such.txt"], "no/such.txt cannot be read as text"),
         (["speculation", "--batch", "9"], "--batch must be from 1 to 8, not 9"),
-        (["speculation", "--num-speculative-tokens", "0"], "integer from 1 to 32, not 0"),
-        (["speculation", "--draft-layers", "30"], "from 1 to 29 for this model, not 30"),
         (["speculation", "--output-tokens", "1"], "--output-tokens must be at least 2, not 1"),
-        (["beams", "--width", "0"], "--width must be at least 1, not 0"),
         (["peers"], "name at least one peer"),
         (["peers", "--peer", "sglang"], "no peer 'sglang'"),
         (["peers", "--peer", "vllm"], "give one for each peer"),
@@ -257,6 +254,44 @@ def test_speculation_is_measured_on_each_work_with_each_kind_of_draft(bench: Run
         assert (row["speedup"] == 1) == is_none
         assert (row["acceptance_rate"] is None) or not is_none
         assert 1 <= row["tokens_per_step"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speculation", "--num-speculative-tokens", "0"], "integer from 1 to 32, not 0"),
+        (["speculation", "--draft-layers", "1"], "from 1 to 0 for this model, not 1"),
+        (["beams", "--width", "0"], "beam_width must be an integer from 1 to 64, not 0"),
+        (["beams", "--width", "2", "--width", "65"], "from 1 to 64, not 65"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(
+    bench: Run, tiny_config: str, arguments: list[str], message: str
+) -> None:
+    status, out, err = bench(*arguments, "--model", tiny_config)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_draft_model_that_is_not_there_is_refused_before_anything_is_loaded(
+    bench: Run, tiny_config: str
+) -> None:
+    arguments = ["--model", tiny_config, "--draft-model", "./no/such"]
+    status, out, err = bench("speculation", *arguments)
+    assert (status, out) == (1, "")
+    assert err == "error: there is no file or folder './no/such'\n"
+
+
+@pytest.mark.model
+def test_a_draft_model_of_another_vocabulary_is_refused_before_anything_is_loaded(
+    bench: Run, tiny_config: str
+) -> None:
+    _skip_without_model()
+    status, out, err = bench("speculation", "--draft-model", tiny_config)
+    assert (status, out) == (2, "")
+    assert "a vocabulary of 32 tokens and the model one of 49,152" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.model
