@@ -89,7 +89,12 @@ def model_shape(model: str, cache_dir: Path | None = None) -> tuple[Path, ModelC
     return path, read_config(path)
 
 
-def open_engine(path: Path, settings: EngineSettings, steps: StepRecorder | None = None) -> LLM:
+def open_engine(
+    path: Path,
+    settings: EngineSettings,
+    steps: StepRecorder | None = None,
+    cache_dir: Path | None = None,
+) -> LLM:
     """Loads a model into our engine, whose steps go to `steps`; this is where torch is imported."""
     import torch
 
@@ -101,7 +106,7 @@ def open_engine(path: Path, settings: EngineSettings, steps: StepRecorder | None
     if steps is not None:
         event_log = EventLog(capacity=0)
         event_log.subscribe(steps)
-    return LLM(path, event_log=event_log, **settings.engine_config())
+    return LLM(path, event_log=event_log, cache_dir=cache_dir, **settings.engine_config())
 
 
 def effective_dtype(settings: EngineSettings, config: ModelConfig) -> str:

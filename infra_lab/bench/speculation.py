@@ -91,13 +91,14 @@ def compare_speculation(
     output_len: int,
     repeats: int,
     notify: Notify,
+    cache_dir: Path | None = None,
 ) -> list[SpeculationRun]:
     """Every kind of draft on every work and batch; raises MeasurementError if ids differ."""
     runs: list[SpeculationRun] = []
     expected: dict[tuple[str, int], list[list[int]]] = {}
     for method, config in kinds.items():
         notify(f"loading the model: {method}")
-        llm = open_engine(path, replace(settings, speculative=config))
+        llm = open_engine(path, replace(settings, speculative=config), cache_dir=cache_dir)
         for name, batch in product(WORKS, batches):
             run, ids = measure(llm, name, batch, method, output_len, repeats)
             if ids != expected.setdefault((name, batch), ids):

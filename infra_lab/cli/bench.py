@@ -122,7 +122,7 @@ def throughput(
     say = progress()
     say(f"loading {model}")
     steps = StepRecorder()
-    engine = open_engine(path, settings, steps)
+    engine = open_engine(path, settings, steps, cache_dir)
     requests = workload.requests()
     if warmup:
         say("warming up")
@@ -178,7 +178,7 @@ def latency(
     say = progress()
     say(f"loading {model}")
     steps = StepRecorder()
-    engine = open_engine(path, settings, steps)
+    engine = open_engine(path, settings, steps, cache_dir)
     requests = workload.requests()
     say("warming up")
     warm_up(engine, requests[:1])

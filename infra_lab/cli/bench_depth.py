@@ -73,7 +73,9 @@ def speculation(
         longest = DEFAULT_NUM_SPECULATIVE_TOKENS
     kinds = methods(all_layers, longest, draft_model, layers)
     settings = EngineSettings(dtype=dtype, threads=threads)
-    runs = compare_speculation(path, settings, kinds, batches, output_tokens, repeat, progress())
+    runs = compare_speculation(
+        path, settings, kinds, batches, output_tokens, repeat, progress(), cache_dir
+    )
     report = speculation_report(model, effective_dtype(settings, config), longest, repeat, runs)
     if as_json:
         print_json(report)
