@@ -57,13 +57,18 @@ def speedup(acceptance: float, num_drafts: int, draft_cost: float, verify_cost: 
     return expected_tokens(acceptance, num_drafts) / (num_drafts * draft_cost + verify_cost)
 
 
-def best_num_drafts(acceptance: float, draft_cost: float, most: int = 32) -> int:
+def best_num_drafts(
+    acceptance: float, draft_cost: float, most: int = 32, verify_cost: float = 1
+) -> int:
     """The k up to `most` with the largest speed-up; 0 where drafting does not pay.
 
-    Pays for some k exactly where alpha > c (corollary 3.9).
+    At a `verify_cost` of 1 it pays for some k exactly where alpha > c (corollary 3.9).
     """
     require_count("most", most, 0)
-    return max(range(most + 1), key=lambda k: speedup(acceptance, k, draft_cost))
+    return max(
+        range(most + 1),
+        key=lambda k: speedup(acceptance, k, draft_cost, verify_cost if k else 1),
+    )
 
 
 def draft_cost_for(acceptance: float, num_drafts: int, wanted_speedup: float) -> float:

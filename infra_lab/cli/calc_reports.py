@@ -75,7 +75,7 @@ def device_facts(device: Device) -> dict[str, Any]:
 def kv_report(
     model: Model, num_tokens: int, num_requests: int, number: NumberFormat, block_size: int
 ) -> dict[str, Any]:
-    """One request and all of them; the same in other formats, and without grouped queries."""
+    """One request and all of them; the same in other formats."""
     one = cache_bytes(model, num_tokens, 1, number)
     paged = cache_bytes(model, num_tokens, 1, number, block_size)
     return {
@@ -232,7 +232,7 @@ def speculate_report(
         "verify_cost": verify_cost,
         "expected_tokens": expected_tokens(acceptance, num_drafts),
         "speedup": speedup(acceptance, num_drafts, draft_cost, verify_cost),
-        "best_drafts": best_num_drafts(acceptance, draft_cost, most),
+        "best_drafts": best_num_drafts(acceptance, draft_cost, most, verify_cost),
         "by_drafts": [
             {
                 "drafts": k,

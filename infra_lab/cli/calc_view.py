@@ -191,14 +191,13 @@ def print_speculate(report: dict[str, Any]) -> None:
     tokens, verify = report["expected_tokens"], report["verify_cost"]
     formula = f"(1 - {a:g}^{k + 1}) / (1 - {a:g})" if a < 1 else f"{k} + 1"
     best = report["best_drafts"]
+    none_pays = "acceptance does not exceed the cost" if verify == 1 else "none pays for verifying"
     rows = [
         ("tokens a step", f"{formula} = {tokens:.3f}"),
         ("speed-up", f"{tokens:.3f} / ({k} x {c:g} + {verify:g}) = {report['speedup']:.2f}"),
         (
             "best",
-            f"{counted(best, 'draft')}"
-            if best
-            else "no drafts: acceptance does not exceed the cost",
+            f"{counted(best, 'draft')}" if best else "no drafts: " + none_pays,
         ),
     ]
     print_facts(f"acceptance {a:g}, {counted(k, 'draft')} of cost {c:g} each", rows)

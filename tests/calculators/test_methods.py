@@ -94,9 +94,22 @@ def test_the_expectation_is_that_of_playing_it(acceptance: float, k: int) -> Non
 def test_drafting_pays_exactly_where_acceptance_beats_cost(acceptance: float, cost: float) -> None:
     best = best_num_drafts(acceptance, cost)
     gains = speedup(acceptance, 1, cost) > 1
-    assert (best > 0) == (speedup(acceptance, best, cost) > 1) or best == 0
     if abs(acceptance - cost) > 1e-9:
-        assert gains == (acceptance > cost)  # corollary 3.9
+        assert (best > 0) == gains == (acceptance > cost)  # corollary 3.9
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.5, 8))
+def test_the_best_number_of_drafts_has_the_largest_speedup(
+    acceptance: float, cost: float, verify_cost: float
+) -> None:
+    best = best_num_drafts(acceptance, cost, 10, verify_cost)
+    speedups = [speedup(acceptance, k, cost, verify_cost if k else 1) for k in range(11)]
+    assert speedups[best] == max(speedups)
+
+
+def test_what_verifying_costs_decides_whether_drafts_pay() -> None:
+    assert best_num_drafts(0.8, 0.1, 10, verify_cost=3) == 9
+    assert best_num_drafts(0.8, 0.1, 10, verify_cost=4) == 0
 
 
 @given(st.floats(0, 1), st.integers(1, 20), st.floats(0, 0.5))
