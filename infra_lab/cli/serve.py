@@ -84,7 +84,7 @@ def serve(
     max_requests_per_client: Annotated[
         int | None, count_option("Prompts that one client may have under way; default: no limit.")
     ] = None,
-    max_body_kb: Annotated[int, count_option("Longest body of a request, in kB.")] = 2048,
+    max_body_kb: Annotated[int, count_option("Longest body of a request, in KiB.")] = 2048,
     request_timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds that an answer may take.")
     ] = 600.0,
@@ -123,13 +123,12 @@ def serve(
     if log_level not in ("debug", "info", "warning", "error"):
         raise UsageError(f"--log-level must be debug, info, warning or error, not {log_level!r}")
     is_local = host in LOOPBACK_HOSTS
-    names = (*(LOOPBACK_HOSTS if is_local else ()), *(allowed_host or ()))
     settings = ServerSettings(
         model_name=served_model_name or model,
         api_keys=_api_keys(api_key_file),
         cors_origins=tuple(cors_origin or ()),
-        allowed_hosts=names or None,
-        max_body_bytes=max_body_kb * 1000,
+        allowed_hosts=allowed_hosts(host, allowed_host or []),
+        max_body_bytes=max_body_kb * 1024,
         max_queue=max_queue,
         max_requests_per_client=max_requests_per_client,
         request_timeout_s=request_timeout,
@@ -173,6 +172,15 @@ def _api_keys(path: Path | None) -> tuple[str, ...]:
             raise UsageError(f"--api-key-file {path}: has no key in it: write one on each line")
         keys += found
     return tuple(keys)
+
+
+def allowed_hosts(host: str, given: list[str]) -> tuple[str, ...] | None:
+    """Names that a Host header may have: on loopback only its own and those given, or a web page
+    could reach the server under a name of its own (DNS rebinding); None is any."""
+    from infra_lab.server.settings import LOOPBACK_HOSTS
+
+    own = LOOPBACK_HOSTS if host in LOOPBACK_HOSTS else ()
+    return (*own, *given) or None
 
 
 def _adapters(given: list[str], model_name: str) -> dict[str, Path]:

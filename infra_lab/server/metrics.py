@@ -32,7 +32,7 @@ class ServerMetrics:
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self.registry = CollectorRegistry()
-        self._last_token_s: dict[tuple[str, int], float] = {}
+        self._last_token_s: dict[str, dict[int, float]] = {}
         self._started: set[str] = set()
         self._ttft = self._histogram("time_to_first_token_seconds", "TTFT", TTFT_BUCKETS)
         self._itl = self._histogram("inter_token_latency_seconds", "ITL", ITL_BUCKETS)
@@ -99,22 +99,22 @@ class ServerMetrics:
         if name not in self._started and output.metrics.ttft_s is not None:
             self._started.add(name)
             self._ttft.observe(output.metrics.ttft_s)
+        last_of = self._last_token_s.setdefault(name, {})
         for sample in output.outputs:
             count = len(sample.new_token_ids)
             if not count:
                 continue
             self._generation_tokens.inc(count)
-            last_s = self._last_token_s.get((name, sample.index))
+            last_s = last_of.get(sample.index)
             if last_s is not None:
                 for _ in range(count):
                     self._itl.observe((now_s - last_s) / count)
-            self._last_token_s[name, sample.index] = now_s
+            last_of[sample.index] = now_s
 
     def _observe_end(self, output: RequestOutput, now_s: float) -> None:
         metrics = output.metrics
         self._started.discard(output.request_id)
-        for sample in output.outputs:
-            self._last_token_s.pop((output.request_id, sample.index), None)
+        self._last_token_s.pop(output.request_id, None)
         self._e2e.observe(now_s - metrics.arrival_time_s)
         if metrics.queue_time_s is not None:
             self._queue_time.observe(metrics.queue_time_s)

@@ -37,11 +37,6 @@ class RequestStream:
         self._arrived = asyncio.Event()
         self._ended = False
 
-    @property
-    def ended(self) -> bool:
-        """Whether the finished output has been put in, or the stream was closed."""
-        return self._ended
-
     def put(self, output: RequestOutput) -> None:
         """Takes an output from the engine; after `close` nothing is kept."""
         if self._ended:

@@ -29,7 +29,7 @@ class ServerSettings:
     body_timeout_s: for a request's body to arrive; 408 then.
     send_timeout_s: for a client to take a piece of a stream; its connection is closed then.
     drain_timeout_s: what running requests are given at shut-down.
-    log_prompts: whether logs show what is asked and answered.
+    log_prompts: whether logs show what is asked.
     """
 
     model_name: str

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra_lab.cli.serve import KEY_VARIABLE, _adapters, _api_keys
+from infra_lab.cli.serve import KEY_VARIABLE, _adapters, _api_keys, allowed_hosts
 from infra_lab.errors import UsageError
+from infra_lab.server.settings import LOOPBACK_HOSTS
 
 Run = Callable[..., Any]
 
@@ -80,3 +81,18 @@ def test_adapters_have_each_a_name_of_their_own() -> None:
     assert _adapters(["a=x", "b=y=z"], "m") == {"a": Path("x"), "b": Path("y=z")}
     with pytest.raises(UsageError, match="is taken"):
         _adapters(["a=x", "a=y"], "m")
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "expected"),
+    [
+        ("127.0.0.1", [], LOOPBACK_HOSTS),
+        ("127.0.0.1", ["box"], (*LOOPBACK_HOSTS, "box")),
+        ("0.0.0.0", [], None),
+        ("0.0.0.0", ["box"], ("box",)),
+    ],
+)
+def test_on_loopback_only_its_own_names_open_the_door(
+    host: str, given: list[str], expected: tuple[str, ...] | None
+) -> None:
+    assert allowed_hosts(host, given) == expected

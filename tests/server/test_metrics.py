@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.server.block_map import USED, block_map
-from infra_lab.server.settings import LOOPBACK_HOSTS
 from infra_lab.speculative_config import SpeculativeConfig
 from tests.server.running import MODEL, RunningServer, error_of, running
 from tests.server.tiny_model import CONTEXT, load_tiny
@@ -177,7 +176,3 @@ def test_the_chat_page_asks_nobody_else_and_runs_nothing_else(tiny_server: Runni
     assert "http" not in page.text
     assert "innerHTML" not in page.text
     assert "style=" not in page.text  # the policy would drop it
-
-
-def test_a_loopback_server_knows_its_names(tiny_server: RunningServer) -> None:
-    assert tiny_server.service.settings.allowed_hosts == LOOPBACK_HOSTS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from infra_lab.sampling_params import SamplingParams
 
 
 class Strict(BaseModel):
@@ -56,24 +59,6 @@ class GenerationRequest(Strict):
 
 
 # Of the above, those that SamplingParams has under the same name.
-SAMPLING_FIELDS = (
-    "n",
-    "temperature",
-    "top_p",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "min_tokens",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "skip_special_tokens",
-    "structured_outputs",
-    "kv_budget",
-    "num_speculative_tokens",
+SAMPLING_FIELDS = tuple(
+    field.name for field in fields(SamplingParams) if field.name in GenerationRequest.model_fields
 )
