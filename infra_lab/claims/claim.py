@@ -48,7 +48,7 @@ EXPERIMENTS = (
     "cpp-bounds",
     "linux-debugging",
 )
-"""The experiments that claims about behaviour wait for, or are reproduced by."""
+"""The experiments that claims about behaviour wait for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def print_claim(outcome: Outcome, language: str) -> None:
         (say("source", "来源"), Text(claim.source)),
     ]
     if claim.experiment:
-        rows.append((say("experiment", "实验"), Text(claim.experiment)))
+        rows.append((say("planned", "待做实验"), Text(claim.experiment)))
     if claim.errors:
         rows.append((say("errors", "勘误"), Text(", ".join(claim.errors))))
     rows += [(say("FAULT", "不符"), Text(fault, "bold red")) for fault in outcome.faults]

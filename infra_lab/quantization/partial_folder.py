@@ -100,6 +100,9 @@ class _KeptWeights(Mapping[str, QuantizedWeight]):
     def __getitem__(self, name: str) -> QuantizedWeight:
         return load_weight(self._files[name], name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._files  # the one that is inherited would read the weight
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
