@@ -119,7 +119,7 @@ def test_every_snippet_prints_what_is_shown_below_it(smollm2_path: Path) -> None
 def test_both_languages_link_to_the_same_places() -> None:
     english, chinese = (
         [
-            target.replace(".zh.md", ".md")  # a page has its Chinese twin beside it
+            target.replace("docs/zh/", "docs/en/")  # a page has its Chinese twin
             for _, target in links(name)
             if target not in READMES and target[0] != "#"
         ]

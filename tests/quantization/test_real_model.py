@@ -1,4 +1,4 @@
-"""What the methods are worth on the default model; on the whole text: docs/quantization.md."""
+"""What the methods are worth on the default model; on the whole text: docs/en/quantization.md."""
 
 from __future__ import annotations
 
