@@ -28,6 +28,9 @@ from kernels.testing.float_codecs import Array, decode, encode, float_format, ro
 from kernels.testing.handles import Handle, handle_of, number_format, undefined_values, values_of
 from kernels.testing.observer import LaunchObserver
 
+PRODUCTS_AT_A_TIME = 16
+"""The K of mma.sync and wgmma for 16-bit operands."""
+
 
 class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
     """Triton's interpreter builder, with operations on floats as a GPU does them.
@@ -177,6 +180,8 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
     ) -> Handle:
         """fp32 sums of exact products, rounded once to the accumulator's type; exact for int8.
 
+        Sixteen products are added exactly, then to the sum so far in fp32, in the order of K:
+        an element comes out the same in a tile of any shape, as it does of one instruction.
         fp32 operands in TF32 mode (Triton's default on NVIDIA) lose their last 13 bits, as the
         tensor cores read them: pass input_precision="ieee" for full fp32. Not modelled: Hopper's
         fp8 products keep fewer bits of a sum than fp32 has.
@@ -191,8 +196,8 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
             full = number_format(left).name == "fp32"  # type: ignore[union-attr]
             a, b = (round_to_tf32(a), round_to_tf32(b)) if full else (a, b)
         wide = np.float64 if a.dtype == np.float64 else np.float32
-        product = np.matmul(a.astype(wide), b.astype(wide))
-        return handle_of(product + values_of(accumulator).astype(wide), accumulator.dtype)
+        total = _add_products(values_of(accumulator).astype(wide), a, b)
+        return handle_of(total, accumulator.dtype)
 
     def create_dot_scaled(self, *operands: Any) -> Handle:
         """Only where Triton's interpreter has it (3.9), on formats that are decoded right here."""
@@ -272,6 +277,16 @@ def _sum_rounded_to_odd(a: Array, b: Array) -> Array:
     beyond = np.signbit(lost) != np.signbit(total)  # the true sum is nearer to zero
     odd = (bits - (inexact & beyond)) | np.uint64(1)
     return np.where(inexact, odd, bits).view(np.float64)
+
+
+def _add_products(total: Array, a: Array, b: Array) -> Array:
+    """total + a @ b: [..., M, N] + [..., M, K] @ [..., K, N], in total's type."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for first in range(0, a.shape[-1], PRODUCTS_AT_A_TIME):
+            some = slice(first, first + PRODUCTS_AT_A_TIME)
+            total = (total + np.matmul(a[..., some], b[..., some, :])).astype(total.dtype)
+    return total
 
 
 def _binary(operation: Callable[..., Array]) -> Callable[..., Handle]:

@@ -155,6 +155,24 @@ def test_many_queries_for_one_key_have_finite_gradients(device: str, causal: boo
     assert dk.abs().max() < 0.1
 
 
+@pytest.mark.parametrize("head_dim", [40, 128, 192])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_score_without_rivals_has_no_gradient(
+    device: str, dtype: torch.dtype, head_dim: int
+) -> None:
+    """dP and delta are one sum, taken in one order: their difference is 0, not near 0.
+
+    A GPU may take them with two instructions, whose orders differ by fp32's rounding.
+    """
+    q, k, v, d_out = (
+        tensor_of((1, 130, 2, head_dim), dtype, seed=n, device=device) for n in range(4)
+    )
+    dq, dk, _ = gradients_of(q, k, v, d_out, causal=True, window=1, softcap=30.0, scale=0.5)
+    limit = 0.0 if device == "cpu" else 1e-4
+    assert dq.abs().max() <= limit
+    assert dk.abs().max() <= limit
+
+
 def test_a_gradient_of_any_strides_is_taken(device: str) -> None:
     """out.sum() sends one number expanded, of stride 0; a slice sends rows with NaN between."""
     q, k, v, wide = (tensor_of((1, 33, 2, 40), seed=n, device=device, padding=8) for n in range(4))

@@ -350,6 +350,20 @@ def test_products_of_narrow_matrices_accumulate_in_float32(name: str) -> None:
     torch.testing.assert_close(target.double(), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp16", "fp32"])
+def test_an_element_of_a_product_does_not_depend_on_the_tile(name: str) -> None:
+    """A linear-algebra library changes its order of summing with the shape; an instruction
+    does not. Kernels may rely on it: the rows of one tile are those of another."""
+    generator = torch.Generator().manual_seed(5)
+    left = torch.randn(64, 256, generator=generator).to(FLOATS[name])
+    right = torch.randn(256, 64, generator=generator).to(FLOATS[name])
+    whole, part = torch.zeros(64, 64), torch.zeros(16, 32)
+    few = right[:, :32].contiguous()
+    dot_kernel[(1,)](left, right, whole, M=64, N=64, K=256, PRECISION="ieee")
+    dot_kernel[(1,)](left, few, part, M=16, N=32, K=256, PRECISION="ieee")
+    assert torch.equal(whole[:16, :32], part)
+
+
 def test_a_product_with_a_half_accumulator_is_rounded_to_half() -> None:
     left, right = torch.full((16, 16), 0.1).half(), torch.full((16, 16), 0.1).half()
     target = torch.zeros(16, 16).half()
