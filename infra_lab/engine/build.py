@@ -94,7 +94,10 @@ def build_engine(
     if tokenizer is not None:
         grammars = GrammarCompiler(tokenizer, model_config.vocab_size)
     # Block 0 is the null block: it pads block tables and belongs to no request.
-    num_host_blocks = choose_num_host_blocks(config, model_config, dtype)
+    pool_bytes = num_blocks * _pool_block_bytes(config, model_config, dtype, draft_config)
+    num_host_blocks = choose_num_host_blocks(
+        config, model_config, dtype, pool_bytes if device.type == "cpu" else 0
+    )
     runner = ModelRunner(
         model,
         backend,
@@ -227,9 +230,7 @@ def choose_num_blocks(
     """Usable blocks: as configured, else a share of free memory, and never more than
     max_num_seqs requests of max_model_len could use. A draft model's keys and values, in blocks
     of the same ids, come out of the same memory."""
-    block_bytes = _block_bytes(config, model_config, dtype)
-    if draft_config is not None:
-        block_bytes += config.block_size * draft_config.kv_bytes_per_token(dtype.itemsize)
+    block_bytes = _pool_block_bytes(config, model_config, dtype, draft_config)
     available = _available_bytes(device)
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
@@ -254,6 +255,18 @@ def choose_num_blocks(
     return num_blocks
 
 
+def _pool_block_bytes(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    draft_config: ModelConfig | None,
+) -> int:
+    block_bytes = _block_bytes(config, model_config, dtype)
+    if draft_config is not None:
+        block_bytes += config.block_size * draft_config.kv_bytes_per_token(dtype.itemsize)
+    return block_bytes
+
+
 def _block_bytes(config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype) -> int:
     layout = kv_cache_format(
         model_config, config.block_size, dtype, config.kv_cache_dtype, config.sparse_kv
@@ -262,9 +275,10 @@ def _block_bytes(config: EngineConfig, model_config: ModelConfig, dtype: torch.d
 
 
 def choose_num_host_blocks(
-    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype
+    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype, spoken_for: int = 0
 ) -> int:
-    """Usable blocks of the swap space; 0 is none."""
+    """Usable blocks of the swap space; 0 is none. spoken_for: bytes of host memory that are free
+    now and that the KV pool is about to take, as it does where the device is the host."""
     block_bytes = _block_bytes(config, model_config, dtype)
     num_blocks, given = config.swap_space_bytes // block_bytes, config.swap_space_bytes
     if given and num_blocks == 0:
@@ -272,11 +286,12 @@ def choose_num_host_blocks(
             f"swap_space_bytes {given:,} holds no block: one block of {config.block_size} tokens "
             f"takes {block_bytes:,} bytes in this model"
         )
-    available = psutil.virtual_memory().available
+    available = max(0, psutil.virtual_memory().available - spoken_for)
     if given > available:
+        beside = " that the KV pool leaves" if spoken_for else ""
         raise UsageError(
             f"a swap space of {given / GIB:.2f} GiB does not fit into the "
-            f"{available / GIB:.2f} GiB of free host memory: lower swap_space_bytes"
+            f"{available / GIB:.2f} GiB of free host memory{beside}: lower swap_space_bytes"
         )
     return num_blocks
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from infra_lab.config import EngineConfig
 from infra_lab.engine.build import build_engine
@@ -27,6 +27,7 @@ Prompt = str | Sequence[int]
 Params = SamplingParams | BeamSearchParams
 Lora = str | None
 Message = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class LLM:
@@ -103,8 +104,8 @@ class LLM:
         """
         listed = _as_list(prompts)
         params = _params_for(listed, sampling_params)
-        priorities = _priorities_for(listed, priority)
-        loras = _loras_for(listed, lora)
+        priorities = _one_for_each(listed, priority, "priorities")
+        loras = _one_for_each(listed, lora, "adapters")
         refused = self._refusals(listed, params, priorities, loras)
         if refused and not skip_invalid:
             index, error = next(iter(refused.items()))
@@ -130,14 +131,19 @@ class LLM:
         return outputs
 
     def stream(
-        self, prompt: Prompt, sampling_params: Params | None = None, *, lora: Lora = None
+        self,
+        prompt: Prompt,
+        sampling_params: Params | None = None,
+        *,
+        priority: int = 0,
+        lora: Lora = None,
     ) -> Iterator[RequestOutput]:
         """Completes one prompt, giving its state after every step that brought something.
 
         Leaving the loop early aborts the request.
         """
         request_id = self._new_id()
-        self.engine.add_request(request_id, prompt, sampling_params, lora=lora)
+        self.engine.add_request(request_id, prompt, sampling_params, priority=priority, lora=lora)
         try:
             while self.engine.has_unfinished_requests:
                 yield from (out for out in self.engine.step() if out.request_id == request_id)
@@ -149,6 +155,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params | Sequence[Params] | None = None,
         *,
+        priority: int | Sequence[int] = 0,
         lora: Lora | Sequence[Lora] = None,
         use_progress: bool = False,
     ) -> list[RequestOutput]:
@@ -170,7 +177,9 @@ class LLM:
                     prompts.append(self._render(one))
                 except InvalidRequestError as error:
                     raise InvalidRequestError(f"conversation {index}: {error}") from error
-        return self.generate(prompts, sampling_params, lora=lora, use_progress=use_progress)
+        return self.generate(
+            prompts, sampling_params, priority=priority, lora=lora, use_progress=use_progress
+        )
 
     def _render(self, messages: Any) -> list[int]:
         token_ids = self.tokenizer.apply_chat_template(messages)
@@ -241,44 +250,26 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _params_for(
     prompts: Sequence[Prompt], params: Params | Sequence[Params] | None
 ) -> list[Params]:
-    if params is None:
-        params = SamplingParams()
-    if isinstance(params, SamplingParams | BeamSearchParams):
-        return [params] * len(prompts)
-    if isinstance(params, (str, Mapping)) or not isinstance(params, Sequence):
+    if isinstance(params, (str, Mapping)) or not (
+        params is None or isinstance(params, SamplingParams | BeamSearchParams | Sequence)
+    ):
         raise InvalidRequestError(
             f"sampling_params must be a SamplingParams or a list of them, not a "
             f"{type(params).__name__}; SamplingParams.from_dict makes one from a dict"
         )
-    if len(params) != len(prompts):
+    return _one_for_each(prompts, SamplingParams() if params is None else params, "sampling_params")
+
+
+def _one_for_each(prompts: Sequence[Prompt], given: T | Sequence[T], noun: str) -> list[T]:
+    """A list is one for each prompt; anything else, sound or not, is for all of them."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * len(prompts)  # type: ignore[list-item]
+    if len(given) != len(prompts):
         raise UsageError(
-            f"{len(prompts)} prompts came with {len(params)} sampling_params: "
+            f"{len(prompts)} prompts came with {len(given)} {noun}: "
             f"give one for all or one for each"
         )
-    return list(params)
-
-
-def _priorities_for(prompts: Sequence[Prompt], priority: int | Sequence[int]) -> list[int]:
-    if not isinstance(priority, (list, tuple)):
-        one: Any = priority  # the engine says what is wrong with it, if anything is
-        return [one] * len(prompts)
-    if len(priority) != len(prompts):
-        raise UsageError(
-            f"{len(prompts)} prompts came with {len(priority)} priorities: "
-            f"give one for all or one for each"
-        )
-    return list(priority)
-
-
-def _loras_for(prompts: Sequence[Prompt], lora: Lora | Sequence[Lora]) -> list[Lora]:
-    if lora is None or isinstance(lora, str):
-        return [lora] * len(prompts)
-    if len(lora) != len(prompts):
-        raise UsageError(
-            f"{len(prompts)} prompts came with {len(lora)} adapters: give one for all or one for "
-            f"each"
-        )
-    return list(lora)
+    return list(given)
 
 
 def _refused(request_id: str, prompt: Prompt, error: str) -> RequestOutput:

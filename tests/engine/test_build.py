@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from tokenizers import Tokenizer as Backend
@@ -17,6 +18,7 @@ from infra_lab.engine.build import (
     choose_device,
     choose_dtype,
     choose_num_blocks,
+    choose_num_host_blocks,
 )
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
@@ -109,6 +111,22 @@ def test_a_pool_larger_than_the_free_memory_of_a_gpu_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=r"needs 4\.00 GiB, but 3\.00 GiB are free: lower num_bl"):
         blocks_on_a_gpu(monkeypatch, 3 * GIB, num_blocks=2048)
+
+
+@pytest.mark.parametrize(("spoken_for", "fits"), [(0, True), (2 * GIB, True), (3 * GIB, False)])
+def test_a_swap_space_fits_beside_the_pool_that_lies_in_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch, spoken_for: int, fits: bool
+) -> None:
+    """Four GiB are free, and the swap space wants two."""
+    memory = psutil.virtual_memory()._replace(available=4 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    config = EngineConfig(block_size=16, swap_space_bytes=2 * GIB)
+    if fits:
+        blocks = choose_num_host_blocks(config, LLAMA_3_8B, torch.bfloat16, spoken_for)
+        assert blocks == 1024  # of 2 MiB
+    else:
+        with pytest.raises(UsageError, match=r"1\.00 GiB of free host memory that the KV pool"):
+            choose_num_host_blocks(config, LLAMA_3_8B, torch.bfloat16, spoken_for)
 
 
 def test_a_gpu_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,9 @@ def test_priorities_come_one_for_all_or_one_for_each(smollm2_path: Path) -> None
     firsts = [output.metrics.first_token_time_s or 0.0 for output in outputs]
     assert firsts[1] < firsts[2] < firsts[0]
     assert len(ranked.generate(["a", "b"], params, priority=5)) == 2
+    later, sooner = ranked.chat([[FINE], [FINE]], params, priority=[1, 0])
+    assert (sooner.metrics.first_token_time_s or 0) < (later.metrics.first_token_time_s or 0)
+    assert len(list(ranked.stream("a", params, priority=3))) == 1
     with pytest.raises(UsageError, match="2 prompts came with 1 priorities"):
         ranked.generate(["a", "b"], params, priority=[1])
     with pytest.raises(InvalidRequestError, match=r"prompt 1: .* priority 'high'"):
