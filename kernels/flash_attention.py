@@ -148,9 +148,9 @@ class _FlashAttention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: Problem
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = forward(problem, q, k, v)
+        out, lse, rest = forward(problem, q, k, v, keeps_rest=True)
         ctx.problem = problem
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, out, rest, lse)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -165,8 +165,8 @@ class _FlashAttention(torch.autograd.Function):
         if d_out.shape[-1] > 1 and d_out.stride(-1) != 1:  # out.sum() sends an expanded scalar
             d_out = d_out.contiguous()
         d_out = _near(d_out)
-        q, k, v, out, lse = ctx.saved_tensors
-        return *backward(ctx.problem, q, k, v, out, lse, d_out), None
+        q, k, v, out, rest, lse = ctx.saved_tensors
+        return *backward(ctx.problem, q, k, v, out, rest, lse, d_out), None
 
 
 def _apply(
@@ -176,7 +176,8 @@ def _apply(
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         out, lse = _FlashAttention.apply(q, k, v, problem)  # type: ignore[no-untyped-call]
         return out, lse
-    return forward(problem, q, k, v)
+    out, lse, _ = forward(problem, q, k, v)
+    return out, lse
 
 
 def _near(tensor: torch.Tensor) -> torch.Tensor:

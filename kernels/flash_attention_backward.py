@@ -15,20 +15,17 @@ import triton.language as tl
 
 from kernels.flash_attention_dk_dv import key_gradients
 from kernels.flash_attention_dq import query_gradient
-from kernels.flash_attention_problem import Launch, Problem, aot_cases, padded_head_dim
+from kernels.flash_attention_problem import Launch, Problem, aot_cases
 from kernels.flash_attention_tiles import load_rows, place_of_program, sequence
 
-
-def delta_launch(head_dim: int) -> Launch:
-    """Sixteen rows, the least that a matrix product takes, leave the registers for occupancy."""
-    return Launch(
-        rows=16, keys=0, num_warps=2 if padded_head_dim(head_dim) <= 64 else 4, num_stages=1
-    )
+# Sixteen rows are the least that a matrix product takes. Three tiles of them in flight, times the
+# programs that the registers leave room for, are 86 KB a multiprocessor: more than hides latency.
+DELTA = Launch(rows=16, keys=0, num_warps=4, num_stages=1)
 
 
 @triton.jit(do_not_specialize=["query_len", "tiles"])
 def flash_delta_kernel(
-    out, d_out, delta, query_starts,
+    out, rest, d_out, delta, query_starts,
     stride_ob, stride_ot, stride_oh, stride_gb, stride_gt, stride_gh, stride_lb, stride_lh,
     query_len, tiles, heads,
     ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, VARLEN: tl.constexpr,
@@ -37,7 +34,8 @@ def flash_delta_kernel(
 
     Taken from the diagonal of the matrix product that also gives dP: where one key has all the
     weight, out is its value, and dP - delta cancels whole instead of leaving the difference
-    of two orders of summing.
+    of two orders of summing. Where a few keys share it, rounding `out` to 16 bits would cost
+    more than all else: `rest` brings back what that took.
     """
     tile, head, batch = place_of_program(tiles, heads, False)
     query_start, query_len = sequence(query_starts, batch, query_len, VARLEN)
@@ -45,35 +43,43 @@ def flash_delta_kernel(
     if first >= query_len:
         return
     head = head.to(tl.int64)
-    out_base = out + batch * stride_ob + query_start * stride_ot + head * stride_oh
+    out_offset = batch * stride_ob + query_start * stride_ot + head * stride_oh
     d_out_base = d_out + batch * stride_gb + query_start * stride_gt + head * stride_gh
-    o = load_rows(out_base, first, stride_ot, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
+    o = load_rows(out + out_offset, first, stride_ot, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
     g = load_rows(d_out_base, first, stride_gt, query_len, ROWS, HEAD_DIM, PADDED_DIM, True)
     lane = tl.arange(0, ROWS)
     row = first + lane
     products = tl.dot(g, tl.trans(o), input_precision="ieee")
+    if rest is not None:
+        r = load_rows(
+            rest + out_offset, first, stride_ot, query_len, ROWS, HEAD_DIM, PADDED_DIM, True
+        )  # fmt: skip
+        products = tl.dot(g, tl.trans(r), products, input_precision="ieee")
     sums = tl.sum(tl.where(lane[:, None] == lane[None, :], products, 0.0), 1)
     delta_base = delta + batch * stride_lb + head * stride_lh + query_start
     tl.store(delta_base + row, sums, mask=row < query_len)
 
 
 def row_sums(
-    problem: Problem, out: torch.Tensor, d_out: torch.Tensor, lse: torch.Tensor
+    problem: Problem,
+    out: torch.Tensor,
+    rest: torch.Tensor | None,
+    d_out: torch.Tensor,
+    lse: torch.Tensor,
 ) -> torch.Tensor:
-    """rowsum(out * d_out), laid out like lse."""
+    """rowsum((out + rest) * d_out), laid out like lse."""
     delta = torch.empty_like(lse)
     if not out.numel():
         return delta
     heads, head_dim = out.shape[2:]
     constants = problem.constants(head_dim)
-    launch = delta_launch(head_dim)
-    tiles = triton.cdiv(problem.query_len, launch.rows)
+    tiles = triton.cdiv(problem.query_len, DELTA.rows)
     flash_delta_kernel[problem.grid(tiles, heads)](
-        out, d_out, delta, problem.query_starts,
+        out, rest, d_out, delta, problem.query_starts,
         *problem.strides(out, d_out), *problem.row_strides(delta),
-        problem.query_len, tiles, heads, ROWS=launch.rows,
+        problem.query_len, tiles, heads, ROWS=DELTA.rows,
         **{name: constants[name] for name in ("HEAD_DIM", "PADDED_DIM", "VARLEN")},
-        num_warps=launch.num_warps, num_stages=launch.num_stages,
+        num_warps=DELTA.num_warps, num_stages=DELTA.num_stages,
     )  # fmt: skip
     return delta
 
@@ -84,11 +90,13 @@ def backward(
     k: torch.Tensor,
     v: torch.Tensor,
     out: torch.Tensor,
+    rest: torch.Tensor | None,
     lse: torch.Tensor,
     d_out: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of q, k and v, contiguous and in their dtypes; `lse` as `forward` gave it."""
-    delta = row_sums(problem, out, d_out, lse)
+    """The gradients of q, k and v, contiguous and in their dtypes; `out`, `rest` and `lse` as
+    `forward` gave them."""
+    delta = row_sums(problem, out, rest, d_out, lse)
     dk, dv = key_gradients(problem, q, k, v, d_out, lse, delta)
     return query_gradient(problem, q, k, v, d_out, lse, delta), dk, dv
 
@@ -98,9 +106,10 @@ AOT_CASES = tuple(
     for head_dim in (64, 128)
     for case in aot_cases(
         flash_delta_kernel,
-        lambda _, head_dim, __: delta_launch(head_dim),
+        lambda *_: DELTA,
         "bf16",
         head_dim,
+        keeps_rest=True,
         CAUSAL=False,
     )
 )

@@ -78,7 +78,7 @@ def _attend(
 # Lengths change from call to call, and nothing is gained by compiling for one of them.
 @triton.jit(do_not_specialize=["query_len", "key_len", "tiles", "window"])
 def flash_forward_kernel(
-    q, k, v, out, lse, query_starts, key_starts,
+    q, k, v, out, rest, lse, query_starts, key_starts,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh,
     stride_vb, stride_vt, stride_vh, stride_ob, stride_ot, stride_oh, stride_lb, stride_lh,
     query_len, key_len, tiles, heads, group, scale, softcap, window,
@@ -87,7 +87,8 @@ def flash_forward_kernel(
     NEGATIVE: tl.constexpr, VARLEN: tl.constexpr,
 ):  # fmt: skip
     """One program does ROWS queries of one head. `scale` is taken without its sign, which
-    NEGATIVE gives to q: the largest score is then the largest product.
+    NEGATIVE gives to q: the largest score is then the largest product. `rest`, unless it is
+    None, is like `out` and gets what rounding took from it.
     """
     tile, head, batch = place_of_program(tiles, heads, CAUSAL)
     query_start, query_len = sequence(query_starts, batch, query_len, VARLEN)
@@ -121,11 +122,16 @@ def flash_forward_kernel(
         )  # fmt: skip
     # Nothing to attend: 0, and the logarithm of an empty sum.
     safe_total = tl.where(total == 0.0, 1.0, total)
-    out_base = out + batch * stride_ob + query_start * stride_ot + head.to(tl.int64) * stride_oh
+    result = result / safe_total[:, None]
+    out_offset = batch * stride_ob + query_start * stride_ot + head.to(tl.int64) * stride_oh
     store_rows(
-        out_base, first, stride_ot, query_len, result / safe_total[:, None],
-        ROWS, HEAD_DIM, PADDED_DIM,
+        out + out_offset, first, stride_ot, query_len, result, ROWS, HEAD_DIM, PADDED_DIM
     )  # fmt: skip
+    if rest is not None:
+        result -= result.to(out.dtype.element_ty).to(tl.float32)
+        store_rows(
+            rest + out_offset, first, stride_ot, query_len, result, ROWS, HEAD_DIM, PADDED_DIM
+        )  # fmt: skip
     row = first + tl.arange(0, ROWS)
     lse_base = lse + batch * stride_lb + head.to(tl.int64) * stride_lh + query_start
     log_sum = (highest + tl.log2(safe_total)) * LN_2
@@ -156,11 +162,16 @@ def choose_launch(arch: str, head_dim: int, dtype: str) -> Launch:
 
 
 def forward(
-    problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result like q and the natural-log fp32 LSE [batch, heads, query_len].
+    problem: Problem,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    keeps_rest: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The result like q, the natural-log fp32 LSE [batch, heads, query_len], and the rest.
 
     q, k, v: [batch, tokens, heads, head_dim], checked; packed sequences are one of the batch.
+    keeps_rest: whether to give, for a result of 16 bits, what rounding took from it, like it.
     """
     heads, head_dim = q.shape[2:]
     rows = (q.shape[0], heads, q.shape[1])
@@ -169,12 +180,13 @@ def forward(
         lse = q.new_full(rows, float("-inf"), dtype=torch.float32)
     else:
         out, lse = q.new_empty(q.shape), q.new_empty(rows, dtype=torch.float32)
+    rest = torch.empty_like(out) if keeps_rest and q.dtype != torch.float32 else None
     if not out.numel():
-        return out, lse
+        return out, lse, rest
     launch = choose_launch(device_of(q).arch, head_dim, dtype_name(q.dtype))
     tiles = triton.cdiv(problem.query_len, launch.rows)
     flash_forward_kernel[problem.grid(tiles, heads)](
-        q, k, v, out, lse, problem.query_starts, problem.key_starts,
+        q, k, v, out, rest, lse, problem.query_starts, problem.key_starts,
         *problem.strides(q, k, v, out), *problem.row_strides(lse),
         problem.query_len, problem.key_len, tiles, heads, heads // k.shape[2],
         abs(problem.scale), problem.softcap, problem.window or 0,
@@ -182,7 +194,7 @@ def forward(
         **problem.constants(head_dim),
         num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
-    return out, lse
+    return out, lse, rest
 
 
 AOT_CASES = (
@@ -197,5 +209,7 @@ AOT_CASES = (
         flash_forward_kernel, choose_launch, "bf16", 128, {"gfx942": 92},
         HAS_WINDOW=True, HAS_SOFTCAP=True, VARLEN=True,
     ),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 64, keeps_rest=True),
+    *aot_cases(flash_forward_kernel, choose_launch, "bf16", 128, keeps_rest=True),
     *aot_cases(flash_forward_kernel, choose_launch, "fp32", 64),
 )  # fmt: skip

@@ -104,15 +104,17 @@ def aot_cases(
     dtype: str,
     head_dim: int,
     spills: dict[str, int] | None = None,
+    keeps_rest: bool = False,
     **options: bool,
 ) -> Iterator[AotCase]:
     """A case for each launch that `choose` gives the architectures, with those it is for.
 
     options: CAUSAL (unless given, true), HAS_WINDOW, HAS_SOFTCAP, VARLEN, NEGATIVE. spills:
-    bytes allowed, by architecture.
+    bytes allowed, by architecture. keeps_rest: with the tensor for what rounding takes.
     """
     flags = {"CAUSAL": True, **options}
     words = [name.removeprefix("HAS_").lower() for name, value in flags.items() if value]
+    words += ["rest"] * keeps_rest
     for launch, architectures in by_launch(lambda arch: choose(arch, head_dim, dtype)).items():
         constants: dict[str, Any] = dict.fromkeys(
             ("CAUSAL", "HAS_WINDOW", "HAS_SOFTCAP", "VARLEN", "NEGATIVE"), False
@@ -125,6 +127,8 @@ def aot_cases(
         }
         if not flags.get("VARLEN"):
             constants |= {"query_starts": None, "key_starts": None}
+        if not keeps_rest:
+            constants["rest"] = None
         tile = f"{launch.rows}x{launch.keys} warps={launch.num_warps} stages={launch.num_stages}"
         yield AotCase(
             kernel=function.__name__.removesuffix("_kernel"),

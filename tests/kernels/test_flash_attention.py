@@ -379,7 +379,7 @@ def test_token_offsets_are_64_bit(device: str) -> None:
     strides = (2**40, 2**24, 16) * 4
     with sanitize(), pytest.raises(OutOfBoundsError, match="element 2147483648 of 'q'"):
         flash_forward_kernel[(2,)](
-            tensor, tensor, tensor, tensor, tensor, None, None, *strides, 256, 256,
+            tensor, tensor, tensor, tensor, None, tensor, None, None, *strides, 256, 256,
             256, 0, 2, 1, 1, 1.0, 0.0, 0,
             ROWS=128, KEYS=64, HEAD_DIM=16, PADDED_DIM=16, CAUSAL=True, HAS_WINDOW=False,
             HAS_SOFTCAP=False, NEGATIVE=False, VARLEN=False,

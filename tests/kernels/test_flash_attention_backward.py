@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernels import flash_attention_dk_dv, flash_attention_dq
@@ -51,8 +51,17 @@ def require_right(case: AttentionInputs, device: str) -> None:
         assert_as_accurate_as_torch(out, wanted, same_dtype, factor=3, tiny=tiny)
 
 
+def two_keys(seed: int) -> AttentionInputs:
+    """Rounding the result to bf16 moves delta by more than the gradients' own rounding does."""
+    return AttentionInputs(
+        1, (5, 2), (1, 1), 96, torch.bfloat16, seed, padding=0, options={"scale": 0.5}
+    )
+
+
 @settings(max_examples=25)
 @given(case=inputs())
+@example(case=two_keys(90))
+@example(case=two_keys(105))
 def test_gradients_of_any_shape_and_mask_are_as_accurate_as_those_of_torch(
     device: str, case: AttentionInputs
 ) -> None:
