@@ -89,6 +89,7 @@ TORCH_FREE_PATTERNS = [
     "engine/scheduler.py",
     "engine/request*.py",
     "engine/policies.py",
+    "engine/simulation.py",
     "calculators/*.py",
     "claims/**/*.py",
 ]
