@@ -46,9 +46,10 @@ def p4() -> Numbers:
 
 
 def p6() -> Numbers:
-    """Savings of figure 15 as ratios: 1 / (1 - saved)."""
-    saved = {"width_2": 0.3756, "width_4": 0.5313, "width_6": 0.5516}
-    return {name: 1 / (1 - share) for name, share in saved.items()}
+    """Savings as ratios: 1 / (1 - saved)."""
+    return {
+        f"width_{width}": 1 / (1 - share) for width, share in measured.BEAM_SAVING_ALPACA.items()
+    }
 
 
 def p9() -> Numbers:
