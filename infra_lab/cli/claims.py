@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from infra_lab.claims.check import check as recompute
 from infra_lab.claims.check import report
@@ -18,7 +17,7 @@ from infra_lab.claims.claim import EVIDENCE, POSTS, VERDICTS
 from infra_lab.claims.ledger import read_ledger
 from infra_lab.cli import claims_run
 from infra_lab.cli import claims_view as view
-from infra_lab.cli.bilingual import BilingualCommand, both, example
+from infra_lab.cli.bilingual import BilingualCommand, BilingualGroup, both, example
 from infra_lab.cli.options import new_app
 from infra_lab.cli.practice_view import Lang, PracticeJson
 from infra_lab.cli.terminal import print_json
@@ -27,7 +26,7 @@ from infra_lab.practice.language import choose_language, speaker
 WHEN_BARE = ["list"]  # what `infra-lab claims` without a word does
 
 
-class ListByDefault(TyperGroup):
+class ListByDefault(BilingualGroup):
     """A group whose options without a command are those of `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -142,7 +142,7 @@ def _named(wanted: str, ledger: Ledger, say: Say) -> tuple[str, Claim | None]:
     claim = None
     name = wanted.strip().lower()
     if _CLAIM_ID.fullmatch(name):
-        claim = ledger.find(name, say)
+        claim = ledger.find(wanted, say)
         if claim.experiment is None:
             raise UsageError(
                 say(
