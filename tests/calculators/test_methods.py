@@ -308,7 +308,7 @@ def test_chains_multiply() -> None:
     [
         (lambda: expected_tokens(1.2, 5), "acceptance must be from 0 to 1, not 1.2"),
         (lambda: expected_tokens(0.5, -1), "num_drafts must be at least 0, not -1"),
-        (lambda: speedup(0.5, 2, -0.1), "draft_cost must not be negative"),
+        (lambda: speedup(0.5, 2, -0.1), "draft_cost must be at least 0, not -0.1"),
         (lambda: draft_cost_for(0.5, 3, 10), "a speed-up of 10 is out of reach"),
         (lambda: acceptance_rate([1.0], [0.5, 0.5]), "one vocabulary is needed"),
         (lambda: acceptance_rate([0.5, 0.4], [0.5, 0.5]), "add up to 1"),

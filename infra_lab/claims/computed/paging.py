@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from infra_lab.calculators.kv_cache import block_bytes, bytes_per_token, cache_bytes
+from infra_lab.calculators.kv_cache import (
+    DEFAULT_BLOCK_SIZE,
+    block_bytes,
+    bytes_per_token,
+    cache_bytes,
+)
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.paging import (
     block_table_bytes,
@@ -16,7 +21,7 @@ from infra_lab.claims.claim import Numbers
 from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
-_BLOCK = 16
+_BLOCK = DEFAULT_BLOCK_SIZE
 _MOST_EMPTY = last_block_waste(1, _BLOCK)
 
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.claims.computed import measured
 from infra_lab.claims.experiments.experiment import (
     Conclusion,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
 
 WIDTHS = (2, 4, 6)
-BLOCK_SIZE = 16
+BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 _NUM_PROMPTS = {"Alpaca": 60, "ShareGPT": 25}
 _BEAM_TOKENS = 56  # about the mean answer of Alpaca
 _QUESTIONS = (

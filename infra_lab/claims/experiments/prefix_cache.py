@@ -13,6 +13,7 @@ from random import Random
 from statistics import median
 
 from infra_lab.cache.kv_cache_manager import KVCacheManager
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.calculators.prefix import computed_tokens, memory_saved_share
 from infra_lab.claims.experiments.experiment import (
     Conclusion,
@@ -30,7 +31,7 @@ from infra_lab.engine.scheduler import Scheduler
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import ModelOutput
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 PROMPT = 384
 SHARES = (0.0, 0.5, 0.75, 0.9, 1.0)
 REPEATS = 3

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from infra_lab.calculators.capacity import DEFAULT_UTILIZATION
 from infra_lab.calculators.compute import attention_flops, attention_pairs, product_flops
 from infra_lab.calculators.hardware import device
-from infra_lab.calculators.kv_cache import bytes_per_token
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, bytes_per_token
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.models import Model
 from infra_lab.calculators.parameters import active_linear_parameters, head_parameters
@@ -75,7 +76,11 @@ def llama_13b_on_a100(num_gpus: int = 1) -> RooflineCost:
     return RooflineCost(model("llama-2-13b"), setting, OVERHEAD_S)
 
 
-def blocks_that_fit(cost: RooflineCost, block_size: int = 16, utilization: float = 0.9) -> int:
+def blocks_that_fit(
+    cost: RooflineCost,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    utilization: float = DEFAULT_UTILIZATION,
+) -> int:
     """Of the GPUs' memory, what the weights leave for blocks."""
     memory = cost.setting.device.memory_bytes * cost.setting.num_gpus * utilization
     left = memory - weight_bytes(cost.model, cost.setting.weights).total_bytes
