@@ -276,6 +276,6 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     draw=draw,
-    seconds=30,
+    seconds=14,
     needs=("model",),
 )
