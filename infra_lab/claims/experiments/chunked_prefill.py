@@ -202,14 +202,14 @@ def draw(result: Result, path: Path, language: Language) -> None:
     from infra_lab.figures import COLOURS, drawing
 
     (table,) = result.tables
-    whole, *chunked = table.rows
     with drawing(path, columns=2, width=10.5, height=4) as (_, both):
         for axes, index, colour in zip(both, (2, 4), COLOURS, strict=False):
-            axes.plot(BUDGETS, [row[index] for row in chunked], marker="o", color=colour)
-            axes.axhline(float(whole[index]), color=COLOURS[6], linestyle="--")  # type: ignore[arg-type]
+            whole, *chunked = table.numbers(index)
+            axes.plot(BUDGETS, chunked, marker="o", color=colour)
+            axes.axhline(whole, color=COLOURS[6], linestyle="--")
             axes.text(
                 BUDGETS[0],
-                whole[index],
+                whole,
                 {"en": "whole prompts", "zh": "不分块"}[language],
                 va="top",
             )

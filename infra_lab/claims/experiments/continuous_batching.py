@@ -300,10 +300,10 @@ def draw(result: Result, path: Path, language: Language) -> None:
     _, gains, rates = result.tables
     with drawing(path, columns=2, width=10.5, height=4.2) as (_, (left, right)):
         for title in _POLICIES.values():
-            points = [row for row in rates.rows if row[0] == title]
+            points = [place for place, row in enumerate(rates.rows) if row[0] == title]
             left.plot(
-                [row[2] for row in points],
-                [row[4] for row in points],
+                [rates.numbers(2)[place] for place in points],
+                [rates.numbers(4)[place] for place in points],
                 marker="o",
                 label=title[language],
             )
@@ -319,13 +319,12 @@ def draw(result: Result, path: Path, language: Language) -> None:
             label = {"en": f"{seats} seats", "zh": f"{seats} 个 slot"}[language]
             bars = right.barh(
                 [place + offset for place in places],
-                [row[1 + index] for row in gains.rows],
+                gains.numbers(1 + index),
                 height=0.36,
                 label=label,
             )
             right.bar_label(bars, fmt="%.2f", padding=3)
-        names = [row[0][language] for row in gains.rows]  # type: ignore[index, call-overload]
-        right.set_yticks(list(places), names)
+        right.set_yticks(list(places), gains.texts(0, language))
         right.invert_yaxis()
         right.margins(x=0.12)
         right.grid(visible=False, axis="y")

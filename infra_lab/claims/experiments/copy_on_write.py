@@ -17,6 +17,7 @@ from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.claims.computed import measured
 from infra_lab.claims.experiments.experiment import (
+    Cell,
     Conclusion,
     Experiment,
     Progress,
@@ -167,19 +168,28 @@ def _numbers(
 def _saving_table(
     samples: Mapping[str, Mapping[int, Shared]], beams: Mapping[int, Shared]
 ) -> Table:
-    rows = [
-        (text(f"samples, {trace}-like", f"并行采样，{trace} 类"), found)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            text(f"samples, {trace}-like", f"并行采样，{trace} 类"),
+            *(found[width].saved for width in WIDTHS),
+        )
         for trace, found in samples.items()
     ]
-    rows.append((text("beams, SmolLM2-135M", "beam search，SmolLM2-135M"), beams))
-    bound = (text("if all were shared: 1 - 1/N", "若全部共享：1−1/N"), *(1 - 1 / n for n in WIDTHS))
+    rows.append(
+        (
+            text("beams, SmolLM2-135M", "beam search，SmolLM2-135M"),
+            *(beams[width].saved for width in WIDTHS),
+        )
+    )
+    bound = text("if all were shared: 1 - 1/N", "若全部共享：1−1/N")
+    rows.append((bound, *(1 - 1 / width for width in WIDTHS)))
     return Table(
         text(
             "KV blocks saved by sharing, by samples or beams",
             "共享节省的 KV 块，按采样数或 beam 宽度",
         ),
         (column("", ""), *(column(f"{width}", f"{width}", ".1%") for width in WIDTHS)),
-        (*((title, *(found[width].saved for width in WIDTHS)) for title, found in rows), bound),
+        tuple(rows),
     )
 
 
@@ -254,11 +264,11 @@ def draw(result: Result, path: Path, language: Language) -> None:
     from infra_lab.figures import COLOURS, drawing
 
     saving = result.tables[0]
-    *rows, bound = saving.rows
+    names = saving.texts(0, language)
     with drawing(path, width=7.5, height=4.2) as (_, axes):
-        for row, marker in zip(rows, "osD", strict=True):
-            axes.plot(WIDTHS, row[1:], marker=marker, label=row[0][language])  # type: ignore[index, call-overload]
-        axes.plot(WIDTHS, bound[1:], "--", color=COLOURS[6], label=bound[0][language])  # type: ignore[index, call-overload]
+        for row, name, style in zip(saving.rows, names, ("o-", "s-", "D-", "--"), strict=True):
+            colour = COLOURS[6] if style == "--" else None
+            axes.plot(WIDTHS, row[1:], style, color=colour, label=name)
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.set_xticks(WIDTHS)
         axes.set_ylim(0, 1)

@@ -50,6 +50,14 @@ class Table:
             if len(row) != len(self.columns):
                 raise ValueError(f"a row of {len(row)} cells under {len(self.columns)} columns")
 
+    def texts(self, index: int, language: Language) -> list[str]:
+        """A column as it is shown."""
+        return [self.columns[index].shown(row[index], language) for row in self.rows]
+
+    def numbers(self, index: int) -> list[float]:
+        """A column of numbers as they are."""
+        return [float(cell) for row in self.rows if not isinstance(cell := row[index], Mapping)]
+
     def shown(self, language: Language) -> list[list[str]]:
         """The rows as texts."""
         return [

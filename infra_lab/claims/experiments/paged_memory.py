@@ -263,14 +263,14 @@ def draw(result: Result, path: Path, language: Language) -> None:
     memory, _, sweep = result.tables
     colours = (COLOURS[2], COLOURS[5], COLOURS[1], GRID)
     with drawing(path, columns=2, width=10.5, height=4.2) as (_, (bars, lines)):
-        names = [row[0][language] for row in memory.rows]  # type: ignore[index, call-overload]
+        names = memory.texts(0, language)
         left = [0.0] * len(names)
         for index, (part, colour) in enumerate(zip(_PARTS.values(), colours, strict=True), 1):
-            shares = [float(row[index]) for row in memory.rows]  # type: ignore[arg-type]
+            shares = memory.numbers(index)
             bars.barh(names, shares, left=left, color=colour, label=part[language], height=0.6)
             left = [before + share for before, share in zip(left, shares, strict=True)]
-        for place, row in enumerate(memory.rows):
-            bars.text(0.01, place, format(row[1], ".0%"), va="center", color="white")
+        for place, share in enumerate(memory.texts(1, language)):
+            bars.text(0.01, place, share, va="center", color="white")
         bars.invert_yaxis()
         bars.set_xlim(0, 1)
         bars.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -282,7 +282,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
         for index, heading in enumerate(sweep.columns[1:], 1):
             lines.plot(
                 BLOCK_SIZES,
-                [row[index] for row in sweep.rows],
+                sweep.numbers(index),
                 marker="o",
                 label=heading.title[language],
             )

@@ -215,7 +215,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
         for index, heading in enumerate(rates.columns[1:], 1):
             axes.plot(
                 RATES_PER_S,
-                [row[index] for row in rates.rows],
+                rates.numbers(index),
                 marker="o",
                 label=heading.title[language],
             )

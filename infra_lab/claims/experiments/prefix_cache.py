@@ -288,8 +288,8 @@ def draw(result: Result, path: Path, language: Language) -> None:
 
     ttft = result.tables[1]
     with drawing(path, width=6.5, height=3.8) as (_, axes):
-        shares = [float(row[0]) / PROMPT for row in ttft.rows]  # type: ignore[arg-type]
-        axes.plot(shares, [row[3] for row in ttft.rows], marker="o")
+        shares = [shared / PROMPT for shared in ttft.numbers(0)]
+        axes.plot(shares, ttft.numbers(3), marker="o")
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.set_ylim(bottom=0)
         axes.set_xlabel(

@@ -269,19 +269,19 @@ def draw(result: Result, path: Path, language: Language) -> None:
         for offset, index, colour in ((-0.2, 1, COLOURS[0]), (0.2, 3, COLOURS[1])):
             left.barh(
                 [place + offset for place in places],
-                [row[index] for row in trace.rows],
+                trace.numbers(index),
                 height=0.38,
                 color=colour,
                 label=trace.columns[index].title[language],
             )
-        names = [row[0][language] for row in trace.rows]  # type: ignore[index, call-overload]
-        left.set_yticks(places, names)
+        left.set_yticks(places, trace.texts(0, language))
         left.invert_yaxis()
         left.grid(visible=False, axis="y")
         left.legend(loc="upper center", bbox_to_anchor=(0.4, -0.08), ncols=2)
         left.set_title({"en": "Latency by policy", "zh": "各策略的延迟"}[language])
-        for row, marker in zip(starvation.rows, "os^Dv", strict=True):
-            right.plot(STREAMS, row[1:], marker=marker, label=row[0][language])  # type: ignore[index, call-overload]
+        names = starvation.texts(0, language)
+        for row, name, marker in zip(starvation.rows, names, "os^Dv", strict=True):
+            right.plot(STREAMS, row[1:], marker=marker, label=name)
         right.set_xticks(STREAMS)
         right.set_xlabel({"en": "short jobs in the stream", "zh": "短任务数"}[language])
         right.set_title({"en": "Steps that one long job waits", "zh": "长任务等待的步数"}[language])

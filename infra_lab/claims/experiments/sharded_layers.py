@@ -156,7 +156,7 @@ def _attend(products: Sequence[Tensor], shape: LayerShape) -> Tensor:
     """Causal attention of a rank's own heads, which need nothing of the other ranks."""
     import torch
 
-    queries, keys, values = (one.unflatten(-1, (-1, shape.head_dim)) for one in products)
+    queries, keys, values = (one.view(len(one), -1, shape.head_dim) for one in products)
     group = shape.num_query_heads // shape.num_kv_heads
     keys, values = (one.repeat_interleave(group, 1) for one in (keys, values))
     scores = torch.einsum("ihd,jhd->hij", queries, keys) / shape.head_dim**0.5

@@ -314,14 +314,14 @@ def draw(result: Result, path: Path, language: Language) -> None:
             label={"en": "published by two posts", "zh": "帖子的公式"}[language],
         )
         axes.plot(
-            [row[0] for row in formula.rows],
-            [row[1] for row in formula.rows],
+            formula.numbers(0),
+            formula.numbers(1),
             "o",
             color=COLOURS[2],
             label={"en": "rejection sampler, simulated", "zh": "拒绝采样器（模拟）"}[language],
         )
         axes.axhline(NUM_DRAFTS + 1, color=COLOURS[6], linestyle=":")
-        axes.text(0.2, NUM_DRAFTS + 1.1, {"en": "most there can be", "zh": "上限"}[language])
+        axes.text(0.2, NUM_DRAFTS + 1.15, {"en": "most there can be", "zh": "上限"}[language])
         axes.set_ylim(0, 12)
         axes.set_xlabel({"en": "acceptance", "zh": "接受率 α"}[language])
         axes.set_title(
@@ -330,7 +330,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
                 "zh": f"每步 token 数（{NUM_DRAFTS} 个草稿）",
             }[language]
         )
-        axes.legend(loc="center left")
+        axes.legend(loc="upper left")
 
 
 EXPERIMENT = Experiment(

@@ -245,8 +245,9 @@ def draw(result: Result, path: Path, language: Language) -> None:
 
     shares = result.tables[1]
     with drawing(path, width=6.5, height=3.8) as (_, axes):
-        axes.plot([row[0] for row in shares.rows], [row[2] for row in shares.rows], marker="o")
+        axes.plot(shares.numbers(0), shares.numbers(2), marker="o")
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.set_xticks(_LATENCIES_US)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(shares.columns[0].title[language])
         axes.set_title(
