@@ -92,7 +92,7 @@ def run(
         raise UsageError(
             say(f"--seed must be at least 0, not {seed}", f"--seed 至少为 0，而不是 {seed}")
         )
-    path = checked_figure_path(figure)
+    path = checked_figure_path(figure, say=say)
     found = experiment_of(name)
     check_needs(found, say)
     if not json:

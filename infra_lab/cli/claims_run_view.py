@@ -55,18 +55,22 @@ def print_result(result: Result, seconds: float, figure: Path | None, language: 
 def print_experiments(
     found: Sequence[tuple[Experiment, Sequence[str]]], language: Language
 ) -> None:
-    """A line each: name, title, the claims that it answers."""
+    """A line each: name, title, about how long it takes and what it needs, its claims."""
     from rich.table import Table as Grid
     from rich.text import Text
 
+    say = speaker(language)
     grid = Grid(box=None, show_header=False, pad_edge=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
+    grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold", style="dim")
     for one, ids in found:
-        grid.add_row(Text(one.name, "bold"), Text(one.title[language]), Text(" ".join(ids)))
+        what = ", ".join((say(f"{one.seconds:g} s", f"{one.seconds:g} 秒"), *one.needs))
+        grid.add_row(
+            Text(one.name, "bold"), Text(one.title[language]), Text(what), Text(" ".join(ids))
+        )
     print_table(grid)
-    say = speaker(language)
     typer.echo(say("\nRun one: infra-lab claims run NAME", "\n运行：infra-lab claims run NAME"))
 
 

@@ -118,6 +118,8 @@ def test_a_figure_is_drawn_where_it_is_wanted_in_the_readers_language(
     refused = run_command("claims", "run", NAME, "--figure", str(tmp_path / "figure.png"))
     assert (refused.status, refused.out) == (2, "")
     assert "must end in .svg" in refused.err
+    chinese = run_command("claims", "run", NAME, "--figure", "figure.png", "--lang", "zh")
+    assert chinese.err == "错误：--figure 输出 SVG：figure.png 必须以 .svg 结尾\n"
 
 
 def test_what_a_machine_lacks_is_said_before_it_runs(
