@@ -84,7 +84,7 @@ def run(progress: Progress, seed: int) -> Result:
 
 
 def published_factor(acceptance: float, num_drafts: int) -> float:
-    """What two posts give: 1 / (1 - alpha) x K / (K + 1)."""
+    """What a post gives (claim A8): 1 / (1 - alpha) x K / (K + 1)."""
     return 1 / (1 - acceptance) * num_drafts / (num_drafts + 1)
 
 
@@ -311,7 +311,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
             alphas,
             [published_factor(one, NUM_DRAFTS) for one in alphas],
             linestyle="--",
-            label={"en": "published by two posts", "zh": "帖子的公式"}[language],
+            label={"en": "published (claim A8)", "zh": "帖子的公式（A8）"}[language],
         )
         axes.plot(
             formula.numbers(0),
