@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,22 +50,47 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def checked_figure_path(path: Path | None, option: str = "--figure") -> Path | None:
-    """The path, its folder made. Raises UsageError before any work is done for nothing."""
+def checked_figure_path(
+    path: Path | None,
+    option: str = "--figure",
+    say: Callable[[str, str], str] = lambda en, zh: en,
+) -> Path | None:
+    """The path, its folder made. Raises UsageError before any work is done for nothing.
+
+    say: chooses between a message in English and in Chinese.
+    """
     if path is None:
         return None
     if path.suffix.lower() != ".svg":
-        raise UsageError(f"{option} writes SVG: {path} must end in .svg")
+        raise UsageError(
+            say(
+                f"{option} writes SVG: {path} must end in .svg",
+                f"{option} 输出 SVG：{path} 必须以 .svg 结尾",
+            )
+        )
     if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder: name a file in it")
+        raise UsageError(
+            say(
+                f"{option} {path} is a folder: name a file in it",
+                f"{option} {path} 是文件夹：请给出其中的文件名",
+            )
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{option}: cannot make the folder {path.parent}: {error.strerror}"
+            say(
+                f"{option}: cannot make the folder {path.parent}: {error.strerror}",
+                f"{option}：无法创建文件夹 {path.parent}：{error.strerror}",
+            )
         ) from error
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{option}: the folder {path.parent} cannot be written to")
+        raise UsageError(
+            say(
+                f"{option}: the folder {path.parent} cannot be written to",
+                f"{option}：文件夹 {path.parent} 不可写",
+            )
+        )
     return path
 
 

@@ -34,7 +34,7 @@ EDGES: dict[str, set[str]] = {
     "cli": {"practice", "engine", "claims", "bench", "server", "quantization"},
     "server": {"engine"},
     "bench": {"engine", "quantization"},
-    "claims": {"calculators", "engine"},
+    "claims": {"calculators", "engine", "quantization"},
     "engine": {"worker", "cache", "speculative"},
     "worker": {"models", "sampling"},
     "models": {"layers"},
@@ -89,6 +89,7 @@ TORCH_FREE_PATTERNS = [
     "engine/scheduler.py",
     "engine/request*.py",
     "engine/policies.py",
+    "engine/simulation.py",
     "calculators/*.py",
     "claims/**/*.py",
 ]

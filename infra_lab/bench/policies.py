@@ -2,8 +2,8 @@
 
 Answers "what does continuous batching gain over static batches, and whom does each policy serve?".
 Requests arrive at random moments; every step is scheduled as the engine does it, block by block,
-and takes the time that a linear model gives it instead of running a model. The same seed gives the
-same figures on every machine, in seconds, without torch.
+and takes the time that a linear model gives it instead of running a model (`engine.simulation`).
+The same seed gives the same figures on every machine, in seconds, without torch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from statistics import mean
 from typing import Any
 
 from infra_lab.bench.runs import percentile
-from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.config import AGING_POLICIES, SCHEDULING_POLICIES, EngineConfig
-from infra_lab.engine.request import Request
-from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.simulation import ServedRequest, TracedRequest, simulate
 from infra_lab.errors import UsageError
-from infra_lab.sampling_params import SamplingParams
-from infra_lab.step import ModelOutput, SchedulerOutput
-
-ANY_TOKEN = 1
+from infra_lab.step import SchedulerOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,67 +82,6 @@ class Trace:
         return arrivals
 
 
-@dataclass(frozen=True, slots=True)
-class TracedRequest:
-    arrival_s: float
-    prompt_len: int
-    output_len: int
-    priority: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServedRequest:
-    """When a request had its first token and its last, in seconds after its arrival."""
-
-    traced: TracedRequest
-    ttft_s: float
-    latency_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRun:
-    served: list[ServedRequest]
-    elapsed_s: float
-    num_preemptions: int
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        return sum(one.traced.output_len for one in self.served) / self.elapsed_s
-
-
-def simulate(arrivals: Sequence[TracedRequest], config: EngineConfig, cost: StepCost) -> PolicyRun:
-    """Serves a trace, in order of arrival, with a scheduler set up by `config`."""
-    if config.num_blocks is None:
-        raise UsageError("a simulation has no memory to size a pool by: give num_blocks")
-    kv_cache = KVCacheManager(
-        config.num_blocks + 1, config.block_size, config.enable_prefix_caching
-    )
-    longest = max(one.prompt_len + one.output_len for one in arrivals)
-    scheduler = Scheduler(config, kv_cache, max_model_len=longest)
-    clock = start = arrivals[0].arrival_s
-    next_arrival, num_preemptions = 0, 0
-    first_tokens: dict[str, float] = {}
-    served: list[ServedRequest] = []
-    while len(served) < len(arrivals):
-        if not scheduler.has_unfinished_requests:
-            clock = max(clock, arrivals[next_arrival].arrival_s)
-        while next_arrival < len(arrivals) and arrivals[next_arrival].arrival_s <= clock:
-            scheduler.add_request(_request(next_arrival, arrivals[next_arrival], config))
-            next_arrival += 1
-        step = scheduler.schedule()
-        num_preemptions += len(step.preempted_request_ids)
-        clock += cost.seconds(step)
-        sampled = {item.request_id: [ANY_TOKEN] for item in step.scheduled if item.samples}
-        for update in scheduler.update_from_output(step, ModelOutput(sampled)):
-            name = update.request.request_id
-            first_tokens.setdefault(name, clock)
-            if update.finish_reason:
-                traced = arrivals[int(name)]
-                ttft_s = first_tokens.pop(name) - traced.arrival_s
-                served.append(ServedRequest(traced, ttft_s, clock - traced.arrival_s))
-    return PolicyRun(served, clock - start, num_preemptions)
-
-
 def policies_report(
     trace: Trace,
     config: EngineConfig,
@@ -193,17 +127,6 @@ def policies_report(
         "num_blocks": config.num_blocks,
         "block_size": config.block_size,
     }
-
-
-def _request(index: int, traced: TracedRequest, config: EngineConfig) -> Request:
-    """Its tokens are its own number, so that no two prompts share a prefix by chance."""
-    return Request(
-        request_id=str(index),
-        prompt_token_ids=[index] * traced.prompt_len,
-        sampling_params=SamplingParams(max_tokens=traced.output_len, ignore_eos=True),
-        arrival_time=traced.arrival_s,
-        priority=traced.priority if config.scheduling_policy == "priority" else 0,
-    )
 
 
 def _figures(served: Sequence[ServedRequest]) -> dict[str, float] | None:

@@ -27,13 +27,15 @@ def require_count(name: str, value: int, minimum: int = 1) -> None:
 def require_positive(name: str, value: float) -> None:
     """A finite number above 0: a bandwidth, a peak, a size."""
     if not math.isfinite(value) or value <= 0:
-        raise UsageError(f"{name} must be a positive number, not {value}")
+        finite = " and finite" if value == math.inf else ""
+        raise UsageError(f"{name} must be above 0{finite}, not {value}")
 
 
 def require_not_negative(name: str, value: float) -> None:
     """A finite number of at least 0: a latency, an overhead."""
     if not math.isfinite(value) or value < 0:
-        raise UsageError(f"{name} must not be negative, and is {value}")
+        finite = " and finite" if value == math.inf else ""
+        raise UsageError(f"{name} must be at least 0{finite}, not {value}")
 
 
 def require_share(name: str, value: float) -> None:
@@ -42,10 +44,15 @@ def require_share(name: str, value: float) -> None:
         raise UsageError(f"{name} must be from 0 to 1, not {value}")
 
 
+def require_within(name: str, value: float, most: float) -> None:
+    """A number above 0 that has a limit."""
+    if not 0 < value <= most:
+        raise UsageError(f"{name} must be above 0 and at most {most:g}, not {value}")
+
+
 def require_efficiency(name: str, value: float) -> None:
     """A share of a peak that is reached: above 0, at most 1."""
-    if not 0 < value <= 1:
-        raise UsageError(f"{name} must be above 0 and at most 1, not {value}")
+    require_within(name, value, 1)
 
 
 def require_divides(divisor_name: str, divisor: int, name: str, value: int) -> None:

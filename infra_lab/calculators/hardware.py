@@ -51,8 +51,9 @@ class Device:
 
     def peak(self, operands: str) -> float:
         """Operations a second on operands of that type; raises UsageError for one it lacks."""
-        if operands in self.peak_flops_per_s:
-            return self.peak_flops_per_s[operands]
+        wanted = operands.strip().lower()
+        if wanted in self.peak_flops_per_s:
+            return self.peak_flops_per_s[wanted]
         raise UsageError(
             f"{self.title} has no peak for {operands!r} operands: "
             f"choose one of {', '.join(self.peak_flops_per_s)}"

@@ -91,9 +91,8 @@ def quickest_all_reduce(
     )
 
 
-def step_communication_s(model: Model, num_tokens: int, one: AllReduceTime) -> float:
-    """All of a step's all-reduces, one after the other, as its layers are."""
-    require_count("num_tokens", num_tokens)
+def step_communication_s(model: Model, one: AllReduceTime) -> float:
+    """All of a step's all-reduces, each as long as `one`, one after the other as its layers are."""
     return all_reduces_per_step(model.num_layers) * one.time_s
 
 

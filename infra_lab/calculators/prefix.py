@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra_lab.calculators.checks import require_count, require_share
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.errors import UsageError
 
 
-def hit_tokens(num_shared: int, num_prompt: int, block_size: int = 16) -> int:
+def hit_tokens(num_shared: int, num_prompt: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
     """Prompt tokens that need no computing: floor(min(shared, prompt - 1) / block) x block."""
     require_count("num_prompt", num_prompt)
     require_count("num_shared", num_shared, 0)
@@ -24,7 +25,7 @@ def hit_tokens(num_shared: int, num_prompt: int, block_size: int = 16) -> int:
     return min(num_shared, num_prompt - 1) // block_size * block_size
 
 
-def computed_tokens(num_shared: int, num_prompt: int, block_size: int = 16) -> int:
+def computed_tokens(num_shared: int, num_prompt: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
     """Prompt tokens that are computed despite the hit."""
     return num_prompt - hit_tokens(num_shared, num_prompt, block_size)
 

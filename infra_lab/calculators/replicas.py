@@ -25,6 +25,39 @@ from infra_lab.calculators.weights import weight_bytes
 from infra_lab.errors import UsageError
 
 
+def fewest_gpus_that_split(
+    model: Model,
+    memory_bytes: float,
+    weight_bytes: float,
+    request_bytes: float,
+    *,
+    utilization: float = DEFAULT_UTILIZATION,
+    other_bytes: float = 0,
+) -> int | None:
+    """GPUs that hold the weights and one request, among the numbers that tensor parallelism can
+    split the model's heads by; None if not even one GPU a head is enough.
+
+    `request_bytes` are of one copy: where ranks outnumber the KV heads, or share a latent, each
+    number of GPUs stores its own number of copies.
+    """
+    for number in divisors(model.num_query_heads):
+        try:
+            copies = cache_copies(model, number)
+        except UsageError:
+            continue  # the heads do not split so
+        found = capacity(
+            memory_bytes,
+            weight_bytes,
+            request_bytes * copies,
+            num_gpus=number,
+            utilization=utilization,
+            other_bytes=other_bytes,
+        )
+        if found.fits:
+            return number
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`num_replicas` of `tensor_parallel` GPUs each; requests are spread evenly over them.
@@ -72,7 +105,7 @@ def replica_plans(
         message = all_reduce_message_bytes(model.hidden_size, batch)
         floor = tpot_floor(model, batch, context, replace(setting, num_gpus=width))
         communication_s = step_communication_s(
-            model, batch, quickest_all_reduce(message, width, link_bytes_per_s, latency_s)
+            model, quickest_all_reduce(message, width, link_bytes_per_s, latency_s)
         )
         room = capacity(
             setting.device.memory_bytes,

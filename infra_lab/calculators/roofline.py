@@ -26,6 +26,12 @@ from infra_lab.calculators.weights import other_format
 BF16 = number_format("bf16")
 
 
+def default_operands(weights: NumberFormat) -> str:
+    """What the products multiply if nothing else is said: weight-only formats are widened to 16
+    bits, and 32 stay 32."""
+    return "fp32" if weights.name == "fp32" else "bf16"
+
+
 @dataclass(frozen=True, slots=True)
 class RooflineTime:
     """Both ways to bound one step; the longer one is the floor."""

@@ -45,6 +45,13 @@ def continuous_batches(lengths: Sequence[int], num_slots: int) -> BatchRun:
     return BatchRun(max(free_at), num_slots, sum(lengths))
 
 
+def exponential_gain(num_slots: int) -> float:
+    """Continuous over static batching where lengths are exponential and a queue never ends: a
+    batch lasts as long as the longest of n, in the mean H_n = 1 + 1/2 + ... + 1/n mean lengths."""
+    require_count("num_slots", num_slots)
+    return sum(1 / slot for slot in range(1, num_slots + 1))
+
+
 def _check(lengths: Sequence[int], num_slots: int) -> None:
     require_count("num_slots", num_slots)
     if not lengths:

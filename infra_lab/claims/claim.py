@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from infra_lab.claims.texts import Language, Text
+
 Verdict = Literal["right", "wrong", "conditions", "unverifiable"]
 Evidence = Literal["calculated", "experiment", "cited", "unverified"]
-Language = Literal["en", "zh"]
 Numbers = dict[str, float]
 """What a claim's function computes: each value by its name."""
 
@@ -48,7 +49,7 @@ EXPERIMENTS = (
     "cpp-bounds",
     "linux-debugging",
 )
-"""The experiments that claims about behaviour wait for."""
+"""The experiments that claims about behaviour rest on: the one list of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,10 @@ class Claim:
     id: str
     topic: str
     says: tuple[str, ...]
-    statement: Mapping[Language, str]
+    statement: Text
     verdict: Verdict
     evidence: Evidence
-    answer: Mapping[Language, str]
+    answer: Text
     source: str
     experiment: str | None
     errors: tuple[str, ...]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra_lab.claims.claim import EVIDENCE, EXPERIMENTS, POSTS, VERDICTS, Claim, Value, Verdict
+from infra_lab.claims.texts import Say, Text, english
 from infra_lab.errors import UsageError
 
 DATA = Path(__file__).parent / "data"
@@ -45,7 +46,7 @@ class Topic:
     """A file of claims; `title` by language, `order` its place in the list."""
 
     name: str
-    title: Mapping[str, str]
+    title: Text
     order: int
 
 
@@ -56,14 +57,22 @@ class Ledger:
     claims: Mapping[str, Claim]
     topics: Mapping[str, Topic]
 
-    def find(self, claim_id: str) -> Claim:
+    def find(self, claim_id: str, say: Say = english) -> Claim:
         """Raises UsageError with near ids for an unknown one."""
         wanted = claim_id.strip().upper()
         if wanted in self.claims:
             return self.claims[wanted]
         near = [one for one in self.claims if one[0] == wanted[:1]]
-        hint = f"ids of {wanted[0]} go from {near[0]} to {near[-1]}" if near else "see the list"
-        raise UsageError(f"there is no claim {claim_id!r}: {hint} (`infra-lab claims`)")
+        if near:
+            first, last = near[0], near[-1]
+            hint = say(
+                f"{wanted[0]} goes from {first} to {last}", f"{wanted[0]} 从 {first} 到 {last}"
+            )
+        else:
+            hint = say("`infra-lab claims` lists all", "见 `infra-lab claims`")
+        raise UsageError(
+            say(f"there is no claim {claim_id!r}: {hint}", f"没有论断 {claim_id!r}：{hint}")
+        )
 
     def select(
         self,
@@ -71,12 +80,13 @@ class Ledger:
         verdict: str | None = None,
         source: str | None = None,
         evidence: str | None = None,
+        say: Say = english,
     ) -> list[Claim]:
         """The claims that pass every given filter; raises UsageError for a value that none has."""
-        _require_known("topic", topic, self.topics)
-        _require_known("verdict", verdict, VERDICTS)
-        _require_known("source", source, POSTS)
-        _require_known("evidence", evidence, EVIDENCE)
+        _require_known(say("topic", "主题"), topic, self.topics, say)
+        _require_known(say("verdict", "结论"), verdict, VERDICTS, say)
+        _require_known(say("source", "出处"), source, POSTS, say)
+        _require_known(say("evidence", "依据"), evidence, EVIDENCE, say)
         return [
             one
             for one in self.claims.values()
@@ -181,6 +191,12 @@ def _require_one_of(claim: str, key: str, value: str, known: Iterable[str]) -> N
         raise LedgerError(f"{claim}: {key} {value!r} is none of {', '.join(known)}")
 
 
-def _require_known(kind: str, value: str | None, known: Iterable[str]) -> None:
+def _require_known(kind: str, value: str | None, known: Iterable[str], say: Say) -> None:
     if value is not None and value not in known:
-        raise UsageError(f"no claim has the {kind} {value!r}: choose one of {', '.join(known)}")
+        names = ", ".join(known)
+        raise UsageError(
+            say(
+                f"no claim has the {kind} {value!r}: choose one of {names}",
+                f"没有{kind}为 {value!r} 的论断：可选 {names}",
+            )
+        )

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from typer.core import TyperGroup
+
 from infra_lab.cli.options import Command
 from infra_lab.cli.usage import explain_usage, is_usage_error
 from infra_lab.errors import InfraLabError, UsageError
@@ -20,6 +22,8 @@ _USAGE = (
     (r"no option ('.*?'): did you mean ('.*?')\?", r"没有选项 \1：是不是 \2？"),
     (r"no option ('.*?')", r"没有选项 \1"),
     (r"(\S+) must be a whole number, not ('.*')", r"\1 必须是整数，而不是 \2"),
+    (r"no command ('.*?') of (`.*?`): did you mean ('.*?')\?", r"\2 没有命令 \1：是不是 \3？"),
+    (r"no command ('.*?') of (`.*?`): commands are (.*)", r"\2 没有命令 \1：可用 \3"),
     (r"too many arguments, from ('.*?') on.*", r"参数太多，从 \1 起是多余的"),
 )
 
@@ -109,6 +113,20 @@ class BilingualCommand(Command):
     def _half(self, text: str | None) -> str:
         en, _, zh = (text or "").partition(_SEPARATOR)
         return zh if self._language == "zh" and zh else en
+
+
+class BilingualGroup(TyperGroup):
+    """A group of such commands; a wrong command's name is explained in the learner's language."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if _help_language(args) == "zh" and is_usage_error(error):
+                said = UsageError(_in_chinese(explain_usage(error, args)))
+                said.label = "错误："
+                raise said from None
+            raise
 
 
 def _in_chinese(line: str) -> str:

@@ -11,9 +11,17 @@ from typing import Annotated
 
 import typer
 
+from infra_lab.calculators.capacity import DEFAULT_UTILIZATION
+from infra_lab.calculators.checks import (
+    require_efficiency,
+    require_not_negative,
+    require_positive,
+    require_share,
+    require_within,
+)
 from infra_lab.calculators.formats import number_format
-from infra_lab.calculators.kv_cache import cache_format
-from infra_lab.calculators.roofline import Setting
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, cache_format
+from infra_lab.calculators.roofline import Setting, default_operands
 from infra_lab.calculators.units import GB, GIB
 from infra_lab.cli import calc_reports as reports
 from infra_lab.cli import calc_view as view
@@ -31,9 +39,6 @@ from infra_lab.cli.calc_inputs import (
     at_least_zero,
     known_devices,
     known_models,
-    not_negative,
-    positive,
-    share,
     wanted_device,
     wanted_model,
 )
@@ -59,7 +64,7 @@ def kv(
     tokens: Annotated[int, at_least_zero("Tokens of one request.")] = 4096,
     requests: Annotated[int, at_least_zero("Requests at once.")] = 1,
     cache: Cache = "bf16",
-    block_size: BlockSize = 16,
+    block_size: BlockSize = DEFAULT_BLOCK_SIZE,
     layers: Layers = None,
     heads: Heads = None,
     kv_heads: KVHeads = None,
@@ -100,16 +105,19 @@ def roofline(
     """The times that prefill and decode cannot go below, and what bounds them."""
     batches = batch or [1, 8, 32, 128, 512]
     for size in batches:
-        positive("--batch", size)
+        require_positive("--batch", size)
+    require_efficiency("--compute-efficiency", compute_efficiency)
+    require_efficiency("--bandwidth-efficiency", bandwidth_efficiency)
     shape = wanted_model(model, cache_dir=cache_dir)
+    number = number_format(weights)
     setting = Setting(
         wanted_device(gpu),
-        number_format(weights),
+        number,
         cache_format(cache, shape),
-        operands or ("fp32" if weights in ("fp32", "float32") else "bf16"),
+        operands or default_operands(number),
         gpus,
-        positive("--compute-efficiency", compute_efficiency, 1),
-        positive("--bandwidth-efficiency", bandwidth_efficiency, 1),
+        compute_efficiency,
+        bandwidth_efficiency,
     )
     report = reports.roofline_report(shape, setting, prompt, cached, context, batches)
     if as_json:
@@ -128,10 +136,10 @@ def fit(
     weights: Weights = "bf16",
     cache: Cache = "bf16",
     tokens: Annotated[int, count_option("Tokens of one request.")] = 4096,
-    block_size: BlockSize = 16,
+    block_size: BlockSize = DEFAULT_BLOCK_SIZE,
     utilization: Annotated[
         float, typer.Option(metavar="X", help="Share of the memory that may be used.")
-    ] = 0.92,
+    ] = DEFAULT_UTILIZATION,
     memory_gib: Annotated[
         float | None,
         typer.Option(
@@ -145,10 +153,13 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Does it fit, and how many requests at once?"""
+    require_efficiency("--utilization", utilization)
+    require_not_negative("--other-gb", other_gb)
     shape = wanted_model(model, cache_dir=cache_dir)
     found = wanted_device(gpu)
     if memory_gib is not None:
-        found = replace(found, memory_bytes=round(positive("--memory-gib", memory_gib) * GIB))
+        require_positive("--memory-gib", memory_gib)
+        found = replace(found, memory_bytes=round(memory_gib * GIB))
     report = reports.fit_report(
         shape,
         found,
@@ -157,8 +168,8 @@ def fit(
         cache_format(cache, shape),
         tokens,
         block_size,
-        positive("--utilization", utilization, 1),
-        not_negative("--other-gb", other_gb) * GB,
+        utilization,
+        other_gb * GB,
     )
     if as_json:
         print_json(report)
@@ -185,14 +196,11 @@ def speculate(
     as_json: AsJson = False,
 ) -> None:
     """Tokens a step and speed-up of speculative decoding, and the best number of drafts."""
-    positive("--most", most, _MOST_DRAFTS)
-    report = reports.speculate_report(
-        share("--acceptance", acceptance),
-        drafts,
-        not_negative("--cost", cost),
-        positive("--verify-cost", verify_cost),
-        most,
-    )
+    require_within("--most", most, _MOST_DRAFTS)
+    require_share("--acceptance", acceptance)
+    require_not_negative("--cost", cost)
+    require_positive("--verify-cost", verify_cost)
+    report = reports.speculate_report(acceptance, drafts, cost, verify_cost, most)
     if as_json:
         print_json(report)
     else:
@@ -220,10 +228,12 @@ def parallel(
     as_json: AsJson = False,
 ) -> None:
     """What tensor and pipeline parallelism send, and what that costs a step."""
+    require_not_negative("--latency-us", latency_us)
+    require_positive("--network-gb", network_gb)
     shape = wanted_model(model, cache_dir=cache_dir)
-    operands = "fp32" if weights in ("fp32", "float32") else "bf16"
+    number = number_format(weights)
     setting = Setting(
-        wanted_device(gpu), number_format(weights), cache_format(cache, shape), operands, tp
+        wanted_device(gpu), number, cache_format(cache, shape), default_operands(number), tp
     )
     report = reports.parallel_report(
         shape,
@@ -232,8 +242,8 @@ def parallel(
         micro_batches,
         batch,
         context,
-        not_negative("--latency-us", latency_us) * _MICROSECOND,
-        positive("--network-gb", network_gb) * GB,
+        latency_us * _MICROSECOND,
+        network_gb * GB,
     )
     if as_json:
         print_json(report)

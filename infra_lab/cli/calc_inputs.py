@@ -159,23 +159,3 @@ def known_devices() -> list[Device]:
 
 def known_models() -> list[Model]:
     return list(MODELS.values())
-
-
-def positive(option: str, value: float, most: float | None = None) -> float:
-    """A number of an option: above 0, and at most `most`."""
-    if not value > 0 or value == float("inf") or (most is not None and value > most):
-        wanted = "above 0" if most is None else f"above 0 and at most {most:g}"
-        raise UsageError(f"{option} must be {wanted}, not {value}")
-    return value
-
-
-def share(option: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise UsageError(f"{option} must be from 0 to 1, not {value}")
-    return value
-
-
-def not_negative(option: str, value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{option} must be at least 0, not {value}")
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from infra_lab.calculators.capacity import capacity, fewest_gpus
+from infra_lab.calculators.capacity import capacity
 from infra_lab.calculators.compute import decode_attention_intensity
 from infra_lab.calculators.formats import NumberFormat
 from infra_lab.calculators.hardware import Device
@@ -29,11 +29,12 @@ from infra_lab.calculators.parallel import (
     pipeline_bubble,
     quickest_all_reduce,
     ring_all_reduce,
+    step_communication_s,
     transfer_s,
     tree_all_reduce,
 )
 from infra_lab.calculators.parameters import num_active_parameters, num_parameters
-from infra_lab.calculators.replicas import replica_plans
+from infra_lab.calculators.replicas import fewest_gpus_that_split, replica_plans
 from infra_lab.calculators.roofline import (
     Setting,
     crossover_batch,
@@ -176,7 +177,8 @@ def fit_report(
 ) -> dict[str, Any]:
     """How many requests of so many tokens run at once, or what it would take for one."""
     copies = cache_copies(model, num_gpus)
-    request = cache_bytes(model, num_tokens, 1, number, block_size) * copies
+    one_copy = cache_bytes(model, num_tokens, 1, number, block_size)
+    request = one_copy * copies
     stored = weight_bytes(model, weights)
     found = capacity(
         device.memory_bytes,
@@ -210,10 +212,11 @@ def fit_report(
         "fits": found.fits,
         "requests": found.num_requests,
         "exact_requests": found.exact_requests,
-        "fewest_gpus": fewest_gpus(
+        "fewest_gpus": fewest_gpus_that_split(
+            model,
             device.memory_bytes,
             stored.total_bytes,
-            request,
+            one_copy,
             utilization=utilization,
             other_bytes=other_bytes,
         ),
@@ -264,7 +267,9 @@ def parallel_report(
     floor = tpot_floor(model, batch, context, setting)
     ring = ring_all_reduce(message, num_gpus, link, latency_s)
     tree = tree_all_reduce(message, num_gpus, link, latency_s)
-    communication_s = count * quickest_all_reduce(message, num_gpus, link, latency_s).time_s
+    communication_s = step_communication_s(
+        model, quickest_all_reduce(message, num_gpus, link, latency_s)
+    )
     plans = replica_plans(model, setting, num_gpus, batch, context, link, latency_s)
     request = cache_bytes(model, context, 1, setting.cache)
     stored = weight_bytes(model, setting.weights).total_bytes

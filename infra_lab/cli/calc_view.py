@@ -183,7 +183,11 @@ def _requests(report: dict[str, Any]) -> str:
         return f"{ratio} = {report['exact_requests']:.1f}: {counted(report['requests'], 'request')}"
     bits = report["most_bits_per_weight"]
     narrower = f", or weights of at most {bits:.2f} bits" if bits is not None and bits >= 1 else ""
-    return f"no request fits: it takes {counted(report['fewest_gpus'], 'GPU')}{narrower}"
+    fewest = report["fewest_gpus"]
+    if fewest is None:
+        heads = report["model"]["query_heads"]
+        return f"no request fits, not even on {counted(heads, 'GPU')} with a head each{narrower}"
+    return f"no request fits: it takes {counted(fewest, 'GPU')}{narrower}"
 
 
 def print_speculate(report: dict[str, Any]) -> None:

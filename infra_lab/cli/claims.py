@@ -10,24 +10,23 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from infra_lab.claims.check import check as recompute
 from infra_lab.claims.check import report
-from infra_lab.claims.claim import EVIDENCE, POSTS, VERDICTS, Claim
-from infra_lab.claims.ledger import Ledger, read_ledger
+from infra_lab.claims.claim import EVIDENCE, POSTS, VERDICTS
+from infra_lab.claims.ledger import read_ledger
+from infra_lab.cli import claims_run
 from infra_lab.cli import claims_view as view
-from infra_lab.cli.bilingual import BilingualCommand, both, example
+from infra_lab.cli.bilingual import BilingualCommand, BilingualGroup, both, example
 from infra_lab.cli.options import new_app
 from infra_lab.cli.practice_view import Lang, PracticeJson
 from infra_lab.cli.terminal import print_json
-from infra_lab.errors import UsageError
-from infra_lab.practice.language import Say, choose_language, speaker
+from infra_lab.practice.language import choose_language, speaker
 
 WHEN_BARE = ["list"]  # what `infra-lab claims` without a word does
 
 
-class ListByDefault(TyperGroup):
+class ListByDefault(BilingualGroup):
     """A group whose options without a command are those of `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -85,16 +84,8 @@ def list_claims(
 ) -> None:
     """List the claims."""
     language = choose_language(lang)
-    say = speaker(language)
     ledger = read_ledger()
-    for option, value, known in (
-        ("--topic", topic, ledger.topics),
-        ("--verdict", verdict, VERDICTS),
-        ("--source", source, POSTS),
-        ("--evidence", evidence, EVIDENCE),
-    ):
-        _require_known(say, option, value, known)
-    claims = ledger.select(topic, verdict, source, evidence)
+    claims = ledger.select(topic, verdict, source, evidence, speaker(language))
     if json:
         print_json([view.as_dict(recompute(one)) for one in claims])
     else:
@@ -112,7 +103,7 @@ def list_claims(
 def show(claim: Id, json: PracticeJson = False, lang: Lang = None) -> None:
     """Show one claim."""
     language = choose_language(lang)
-    outcome = recompute(_find(read_ledger(), claim, speaker(language)))
+    outcome = recompute(read_ledger().find(claim, speaker(language)))
     if json:
         print_json(view.as_dict(outcome))
     else:
@@ -139,27 +130,4 @@ def check(json: PracticeJson = False, lang: Lang = None) -> None:
         raise typer.Exit(1)
 
 
-def _find(ledger: Ledger, claim_id: str, say: Say) -> Claim:
-    wanted = claim_id.strip().upper()
-    if wanted in ledger.claims:
-        return ledger.claims[wanted]
-    near = [one for one in ledger.claims if one[0] == wanted[:1]]
-    if near:
-        first, last = near[0], near[-1]
-        hint = say(f"{wanted[0]} goes from {first} to {last}", f"{wanted[0]} 从 {first} 到 {last}")
-    else:
-        hint = say("`infra-lab claims` lists all", "见 `infra-lab claims`")
-    raise UsageError(
-        say(f"there is no claim {claim_id!r}: {hint}", f"没有论断 {claim_id!r}：{hint}")
-    )
-
-
-def _require_known(say: Say, option: str, value: str | None, known: Iterable[str]) -> None:
-    if value is not None and value not in known:
-        names = ", ".join(known)
-        raise UsageError(
-            say(
-                f"{option} must be one of {names}, not {value!r}",
-                f"{option} 只能是 {names}，而不是 {value!r}",
-            )
-        )
+claims_run.add_commands(app)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from infra_lab.claims.check import Outcome
-from infra_lab.claims.claim import POSTS, Claim, Language, Value
+from infra_lab.claims.claim import POSTS, Claim, Value
+from infra_lab.claims.experiments import is_written
 from infra_lab.claims.ledger import Ledger
+from infra_lab.claims.texts import Language
 from infra_lab.cli.terminal import counted, make_console, print_table
 from infra_lab.practice.language import Say, speaker
 
@@ -76,7 +78,9 @@ def print_list(ledger: Ledger, claims: Sequence[Claim], language: str) -> None:
         rows = [one for one in claims if one.topic == topic.name]
         if not rows:
             continue
-        console.print(Text(f"{topic.title[language]}  ({topic.name})", "bold"), soft_wrap=True)
+        console.print(
+            Text(f"{topic.title[language_key(language)]}  ({topic.name})", "bold"), soft_wrap=True
+        )
         table = Table(box=None, show_header=False, pad_edge=False)
         for _ in range(3):
             table.add_column(no_wrap=True)
@@ -113,12 +117,16 @@ def print_claim(outcome: Outcome, language: str) -> None:
         (say("claim", "论断"), Text(statement(claim, language))),
         (say("said by", "出自"), Text(posts)),
         (say("verdict", "结论"), verdict_text(claim, say)),
-        (say("so is", "事实"), Text(claim.answered(_key(language), outcome.numbers))),
+        (say("so is", "事实"), Text(claim.answered(language_key(language), outcome.numbers))),
         (say("evidence", "依据"), Text(evidence_text(claim, say))),
         (say("source", "来源"), Text(claim.source)),
     ]
     if claim.experiment:
-        rows.append((say("planned", "待做实验"), Text(claim.experiment)))
+        if is_written(claim.experiment):
+            command = f"infra-lab claims run {claim.id}"
+            rows.append((say("run it", "动手跑"), Text(f"{command}  ({claim.experiment})")))
+        else:
+            rows.append((say("planned", "待做实验"), Text(claim.experiment)))
     if claim.errors:
         rows.append((say("errors", "勘误"), Text(", ".join(claim.errors))))
     rows += [(say("FAULT", "不符"), Text(fault, "bold red")) for fault in outcome.faults]
@@ -182,7 +190,7 @@ def print_check(found: Mapping[str, Any], language: str) -> None:
 
 
 def statement(claim: Claim, language: str) -> str:
-    return claim.statement[_key(language)]
+    return claim.statement[language_key(language)]
 
 
 def verdict_text(claim: Claim, say: Say) -> Text:
@@ -208,5 +216,5 @@ def number_text(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
 
 
-def _key(language: str) -> Language:
+def language_key(language: str) -> Language:
     return "zh" if language == "zh" else "en"

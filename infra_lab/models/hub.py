@@ -34,10 +34,7 @@ def fetch_from_hub(hub_id: str) -> Path:
         pass  # not in the hub's cache yet
     folder = _download(hub_id)
     if not _is_whole(folder):
-        raise ModelNotFoundError(
-            f"{hub_id!r} on the Hugging Face hub has no config.json with safetensors weights: "
-            "infra-lab reads safetensors folders and .gguf files"
-        )
+        raise ModelNotFoundError(_unreadable(hub_id))
     return folder
 
 
@@ -62,7 +59,11 @@ def _download(hub_id: str) -> Path:
 
 def _explained(hub_id: str, fetch: Callable[..., Path]) -> Path:
     """What `fetch` brings from the hub, or the reason why it cannot, in our own words."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return fetch(hub_id, offline=False)
@@ -76,12 +77,21 @@ def _explained(hub_id: str, fetch: Callable[..., Path]) -> Path:
             f"the Hugging Face hub has no model {hub_id!r}, or it is private: check the name, "
             "or run `hf auth login`"
         ) from error
+    except RemoteEntryNotFoundError as error:  # the hub answered: it has no such file
+        raise ModelNotFoundError(_unreadable(hub_id)) from error
     except Exception as error:  # the HTTP client below has errors of its own, and changes
         raise ModelNotFoundError(
             f"cannot fetch {hub_id!r}: the Hugging Face hub is out of reach and its cache has no "
             f"whole copy ({type(error).__name__}). Without a network, give a local folder, or set "
             "HF_HUB_CACHE to a hub cache that has it, or use the default model smollm2-135m"
         ) from error
+
+
+def _unreadable(hub_id: str) -> str:
+    return (
+        f"{hub_id!r} on the Hugging Face hub has no config.json with safetensors weights: "
+        "infra-lab reads safetensors folders and .gguf files"
+    )
 
 
 def _snapshot(hub_id: str, offline: bool) -> Path:

@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra_lab.bench.policies import (
-    StepCost,
-    Trace,
-    TracedRequest,
-    policies_report,
-    simulate,
-)
+from infra_lab.bench.policies import StepCost, Trace, policies_report
 from infra_lab.config import EngineConfig
+from infra_lab.engine.simulation import TracedRequest, simulate
 from infra_lab.errors import UsageError
 
 ONE_SECOND_A_STEP = StepCost(fixed_ms=1000.0, token_ms=0.0, context_token_ms=0.0)

@@ -226,7 +226,7 @@ def test_gb_and_gib_are_told_apart() -> None:
         (lambda: cache_bytes(LLAMA_70B, 1, block_size=0), "block_size must be at least 1"),
         (lambda: capacity(GB, GB, GB, num_gpus=0), "num_gpus must be at least 1, not 0"),
         (lambda: capacity(GB, GB, GB, utilization=1.5), "utilization must be from 0 to 1"),
-        (lambda: capacity(0, GB, GB), "memory_bytes must be a positive number"),
+        (lambda: capacity(0, GB, GB), "memory_bytes must be above 0, not 0"),
         (lambda: fewest_gpus(GB, GB, GB, utilization=0), "utilization must be above 0"),
         (lambda: number_format("fp12"), "no number format is called 'fp12': did you mean "),
         (lambda: number_format("int9-g128"), "1 to 8 bits"),

@@ -39,7 +39,11 @@ from infra_lab.calculators.quantization import (
     uniform_sqnr_db,
 )
 from infra_lab.calculators.reliability import chain_success, downtime_hours, scan_bytes
-from infra_lab.calculators.scheduling import continuous_batches, static_batches
+from infra_lab.calculators.scheduling import (
+    continuous_batches,
+    exponential_gain,
+    static_batches,
+)
 from infra_lab.calculators.speculation import (
     acceptance_rate,
     arithmetic_factor,
@@ -179,6 +183,15 @@ def test_continuous_batching_needs_a_queue() -> None:
     assert static.num_steps / continuous.num_steps == pytest.approx(1.71, abs=0.01)
 
 
+def test_exponential_lengths_gain_the_harmonic_number_of_the_seats() -> None:
+    assert exponential_gain(1) == 1
+    assert exponential_gain(3) == pytest.approx(11 / 6)
+    draw = random.Random(0)
+    queue = [1 + int(-1000 * math.log(1 - draw.random())) for _ in range(8000)]
+    static, continuous = static_batches(queue, 8), continuous_batches(queue, 8)
+    assert static.num_steps / continuous.num_steps == pytest.approx(exponential_gain(8), rel=0.03)
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 8))
 def test_continuous_is_never_later_than_static_and_never_before_the_work(
     lengths: list[int], slots: int
@@ -308,7 +321,7 @@ def test_chains_multiply() -> None:
     [
         (lambda: expected_tokens(1.2, 5), "acceptance must be from 0 to 1, not 1.2"),
         (lambda: expected_tokens(0.5, -1), "num_drafts must be at least 0, not -1"),
-        (lambda: speedup(0.5, 2, -0.1), "draft_cost must not be negative"),
+        (lambda: speedup(0.5, 2, -0.1), "draft_cost must be at least 0, not -0.1"),
         (lambda: draft_cost_for(0.5, 3, 10), "a speed-up of 10 is out of reach"),
         (lambda: acceptance_rate([1.0], [0.5, 0.5]), "one vocabulary is needed"),
         (lambda: acceptance_rate([0.5, 0.4], [0.5, 0.5]), "add up to 1"),
@@ -316,6 +329,7 @@ def test_chains_multiply() -> None:
         (lambda: hit_tokens(1, 10, 0), "block_size must be at least 1"),
         (lambda: prefill_speedup(1), "must be below 1"),
         (lambda: saved_share(10, []), "no requests"),
+        (lambda: exponential_gain(0), "num_slots must be at least 1"),
         (lambda: static_batches([], 3), "no requests"),
         (lambda: static_batches([5], 0), "num_slots must be at least 1"),
         (lambda: continuous_batches([0], 1), "a request's length must be at least 1"),

@@ -40,7 +40,7 @@ from infra_lab.calculators.parallel import (
     tree_all_reduce,
 )
 from infra_lab.calculators.parameters import linear_parameters
-from infra_lab.calculators.replicas import replica_plans
+from infra_lab.calculators.replicas import fewest_gpus_that_split, replica_plans
 from infra_lab.calculators.roofline import (
     Setting,
     crossover_batch,
@@ -234,7 +234,7 @@ def test_two_all_reduces_a_layer_forward_and_as_many_backward() -> None:
 
 def test_small_messages_are_bound_by_latency() -> None:
     one = ring_all_reduce(16 * 1024, 8, 300 * GB)
-    wire = step_communication_s(LLAMA_70B, 1, one)
+    wire = step_communication_s(LLAMA_70B, one)
     assert wire == pytest.approx(15.3e-6, rel=0.01)
     started = ring_all_reduce(16 * 1024, 8, 300 * GB, latency_s=1e-6)
     assert started.latency_s == 14e-6
@@ -337,8 +337,8 @@ def test_every_device_has_sources_and_believable_numbers(gpu: object) -> None:
         (lambda: layer_ranges(3, 4), "4 stages for 3 layers"),
         (lambda: decode_cost(LLAMA_70B, 0, 1), "num_requests must be at least 1"),
         (lambda: decode_cost(LLAMA_70B, 1, -4), "context must be at least 1, not -4"),
-        (lambda: ring_all_reduce(1, 2, 0), "bytes_per_s must be a positive number"),
-        (lambda: transfer_s(-1, 1), "message_bytes must not be negative"),
+        (lambda: ring_all_reduce(1, 2, 0), "bytes_per_s must be above 0, not 0"),
+        (lambda: transfer_s(-1, 1), "message_bytes must be at least 0, not -1"),
         (lambda: pcie_one_way_bytes_per_s(6), "PCIe generation must be 3, 4 or 5"),
         (lambda: custom_device("x", {"fp32": -1.0}, 1, 1, ""), "the peak for fp32"),
     ],
@@ -363,6 +363,28 @@ def test_two_a100_at_least_hold_a_70b_and_wider_replicas_are_quicker() -> None:
     assert eight.holds(16)
     assert one.step_s > two.step_s > four.step_s > eight.step_s
     assert eight.most_requests > four.most_requests > two.most_requests > 0
+
+
+@given(
+    shape=st.sampled_from(list(MODELS.values())),
+    memory=st.floats(1e9, 2e11),
+    weights=st.floats(1e9, 1e12),
+    request_bytes=st.floats(1e6, 1e10),
+)
+def test_the_fewest_gpus_that_split_fit_and_no_smaller_split_does(
+    shape: Model, memory: float, weights: float, request_bytes: float
+) -> None:
+    found = fewest_gpus_that_split(shape, memory, weights, request_bytes)
+
+    def fits(number: int) -> bool:
+        try:
+            copies = cache_copies(shape, number)
+        except UsageError:
+            return False
+        return 0.92 * memory * number - weights >= request_bytes * copies
+
+    fitting = [one for one in range(1, shape.num_query_heads + 1) if fits(one)]
+    assert found == (fitting[0] if fitting else None)
 
 
 def test_start_ups_can_make_two_replicas_of_four_better_than_one_of_eight() -> None:

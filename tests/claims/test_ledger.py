@@ -159,7 +159,7 @@ def test_a_filter_that_nothing_has_names_those_there_are(kind: str) -> None:
 
 def test_a_claim_is_found_in_any_case_and_an_unknown_one_says_the_range() -> None:
     assert LEDGER.find("k4").id == "K4"
-    with pytest.raises(UsageError, match="ids of K go from K1 to K16"):
+    with pytest.raises(UsageError, match="K goes from K1 to K16"):
         LEDGER.find("K99")
 
 

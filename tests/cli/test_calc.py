@@ -127,6 +127,32 @@ def test_a_hub_model_without_a_network_says_what_to_do(
     assert "Without a network, give a local folder" in result.err
 
 
+def test_the_advised_number_of_gpus_splits_the_heads(run_command: Run) -> None:
+    # 138 GB over 22 GB a card are 6.3, and 7 do not divide 64 heads.
+    out = run_command("calc", "fit", "llama-2-70b", "--gpu", "rtx-4090").out
+    assert "no request fits: it takes 8 GPUs" in out
+    again = run_command("calc", "fit", "llama-2-70b", "--gpu", "rtx-4090", "--gpus", "8", "--json")
+    assert json.loads(again.out)["fits"]
+
+
+def test_a_model_that_no_split_fits_says_so(run_command: Run) -> None:
+    arguments = ("calc", "fit", "gpt-3", "--gpu", "rtx-4090", "--utilization", "0.05")
+    assert "not even on 96 GPUs with a head each" in run_command(*arguments).out
+    assert json.loads(run_command(*arguments, "--json").out)["fewest_gpus"] is None
+
+
+@pytest.mark.parametrize("weights", ["fp32", "FP32", "float32", "Float32"])
+def test_weights_of_32_bits_are_multiplied_as_such_however_they_are_written(
+    run_command: Run, weights: str
+) -> None:
+    arguments = ("calc", "roofline", "llama-2-7b", "--weights", weights, "--json")
+    assert json.loads(run_command(*arguments).out)["operands"] == "fp32"
+    upper = ("calc", "roofline", "llama-2-7b", "--operands", "BF16", "--json")
+    lower = ("calc", "roofline", "llama-2-7b", "--operands", "bf16", "--json")
+    first, second = (json.loads(run_command(*one).out) for one in (upper, lower))
+    assert first["flops_per_s"] == second["flops_per_s"]
+
+
 def test_roofline_says_what_bounds_a_step_and_that_long_contexts_never_turn(
     run_command: Run,
 ) -> None:

@@ -98,9 +98,12 @@ def test_a_claim_that_fails_is_named_and_the_status_is_1(
         (("show", "K99"), "there is no claim 'K99': K goes from K1 to K16"),
         (("show", "Z1"), "there is no claim 'Z1': `infra-lab claims` lists all"),
         (("show", ""), "there is no claim ''"),
-        (("--topic", "gpu"), "--topic must be one of kv_cache, paging"),
-        (("list", "--verdict", "maybe"), "--verdict must be one of right, wrong"),
-        (("list", "--source", "S2"), "--source must be one of S0, S1, S3, not 'S2'"),
+        (("--topic", "gpu"), "no claim has the topic 'gpu': choose one of kv_cache, paging"),
+        (
+            ("list", "--verdict", "maybe"),
+            "no claim has the verdict 'maybe': choose one of right, wrong",
+        ),
+        (("list", "--source", "S2"), "no claim has the source 'S2': choose one of S0, S1, S3"),
         (("show",), "ID is missing"),
     ],
 )

@@ -409,6 +409,23 @@ def test_a_hub_model_without_safetensors_is_refused(
         tiny_store.resolve("org/name")
 
 
+def test_a_repository_without_a_config_is_not_called_out_of_reach(
+    tiny_store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+    from huggingface_hub.errors import LocalEntryNotFoundError, RemoteEntryNotFoundError
+
+    def answer(hub_id: str, offline: bool) -> Path:
+        if offline:
+            raise LocalEntryNotFoundError("not in the cache")
+        response = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co"))
+        raise RemoteEntryNotFoundError("404", response=response)
+
+    monkeypatch.setattr(hub, "_config_folder", answer)
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json with safetensors"):
+        tiny_store.resolve_config("org/data-only")
+
+
 def test_only_the_files_that_are_read_are_asked_of_the_hub() -> None:
     from huggingface_hub.utils import filter_repo_objects
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from infra_lab.calculators.kv_cache import block_bytes, bytes_per_token, cache_bytes
+from infra_lab.calculators.kv_cache import (
+    DEFAULT_BLOCK_SIZE,
+    block_bytes,
+    bytes_per_token,
+    cache_bytes,
+)
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.paging import (
     block_table_bytes,
@@ -16,7 +21,7 @@ from infra_lab.claims.claim import Numbers
 from infra_lab.claims.computed import measured
 
 _LLAMA_70B = model("llama-2-70b")
-_BLOCK = 16
+_BLOCK = DEFAULT_BLOCK_SIZE
 _MOST_EMPTY = last_block_waste(1, _BLOCK)
 
 
@@ -46,9 +51,10 @@ def p4() -> Numbers:
 
 
 def p6() -> Numbers:
-    """Savings of figure 15 as ratios: 1 / (1 - saved)."""
-    saved = {"width_2": 0.3756, "width_4": 0.5313, "width_6": 0.5516}
-    return {name: 1 / (1 - share) for name, share in saved.items()}
+    """Savings as ratios: 1 / (1 - saved)."""
+    return {
+        f"width_{width}": 1 / (1 - share) for width, share in measured.BEAM_SAVING_ALPACA.items()
+    }
 
 
 def p9() -> Numbers:

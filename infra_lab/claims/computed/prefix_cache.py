@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra_lab.calculators.compute import product_flops
+from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.calculators.prefix import (
     computed_tokens,
     hit_tokens,
@@ -57,7 +58,7 @@ def x7() -> Numbers:
 def x10() -> Numbers:
     hit = hit_tokens(1500, 2000)
     return {
-        "blocks": hit / 16,
+        "blocks": hit / DEFAULT_BLOCK_SIZE,
         "hit": hit,
         "computed": computed_tokens(1500, 2000),
         "full_hit": computed_tokens(1488, 1488),

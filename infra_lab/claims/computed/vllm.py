@@ -5,7 +5,11 @@ from __future__ import annotations
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.parallel import all_reduces_per_step, layer_ranges
 from infra_lab.calculators.prefix import prefill_speedup
-from infra_lab.calculators.scheduling import continuous_batches, static_batches
+from infra_lab.calculators.scheduling import (
+    continuous_batches,
+    exponential_gain,
+    static_batches,
+)
 from infra_lab.claims.claim import Numbers
 
 
@@ -13,7 +17,12 @@ def v3() -> Numbers:
     def gain(lengths: list[int]) -> float:
         return static_batches(lengths, 3).num_steps / continuous_batches(lengths, 3).num_steps
 
-    return {"post": gain([200, 50, 100] * 50), "equal": gain([100] * 150)}
+    return {
+        "post": gain([200, 50, 100] * 50),
+        "equal": gain([100] * 150),
+        "exponential_8": exponential_gain(8),
+        "exponential_32": exponential_gain(32),
+    }
 
 
 def v4() -> Numbers:
