@@ -105,7 +105,7 @@ class LLM:
         listed = _as_list(prompts)
         params = _params_for(listed, sampling_params)
         priorities = _one_for_each(listed, priority, "priorities")
-        loras = _one_for_each(listed, lora, "adapters")
+        loras: list[Lora] = _one_for_each(listed, lora, "adapters")
         refused = self._refusals(listed, params, priorities, loras)
         if refused and not skip_invalid:
             index, error = next(iter(refused.items()))
