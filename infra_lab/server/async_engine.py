@@ -308,8 +308,7 @@ class AsyncEngine:
         for output in outputs:
             if output.finished:
                 self._open_ids.discard(output.request_id)
-        if self._observer is not None:
-            self._observer.observe(outputs, time.monotonic())
+        self._show_observer(outputs)
         with self._changed:
             must_wake = not self._outbox
             for output in outputs:
@@ -319,6 +318,15 @@ class AsyncEngine:
                 )
         if must_wake:
             self._post(self._deliver)
+
+    def _show_observer(self, outputs: Sequence[RequestOutput]) -> None:
+        """Whoever looks on can fail without harm to those who are served."""
+        if self._observer is None:
+            return
+        try:
+            self._observer.observe(outputs, time.monotonic())
+        except Exception:
+            logger.exception("the observer of the engine's outputs failed; requests go on")
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits

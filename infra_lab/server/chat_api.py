@@ -78,10 +78,9 @@ class ChatAnswer:
     def sampling(self) -> dict[str, Any]:
         """The parameters that this kind of request has under names or with values of its own."""
         body = self._body
-        given = (body.max_tokens, body.max_completion_tokens)
-        max_tokens = next((one for one in given if one is not None), self._service.max_model_len)
+        older, newer = body.max_tokens, body.max_completion_tokens
         return {
-            "max_tokens": max_tokens,
+            "max_tokens": newer if older is None else older,
             "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
             "structured_outputs": form_of(body).form,
         }

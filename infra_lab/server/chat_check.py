@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from infra_lab.sampling_params import MAX_LOGPROBS
 from infra_lab.server.api_errors import bad_request
+from infra_lab.server.checks import check_num_logprobs, check_stream_options
 from infra_lab.server.protocol.chat import (
     ChatCompletionRequest,
     JsonObjectResponseFormat,
@@ -58,15 +58,11 @@ def check(body: ChatCompletionRequest) -> None:
             f"parameter: give one of them",
             "max_tokens",
         )
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options is for streams: set stream to true", "stream_options")
+    check_stream_options(body)
     top = body.top_logprobs
     if top is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs: set it to true", "top_logprobs")
-    if top is not None and not 0 <= top <= MAX_LOGPROBS:
-        raise bad_request(
-            f"top_logprobs must be an integer from 0 to {MAX_LOGPROBS}, not {top}", "top_logprobs"
-        )
+    check_num_logprobs("top_logprobs", top)
     _check_tools(body)
     _check_form(body)
 

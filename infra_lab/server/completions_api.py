@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from infra_lab.errors import about
 from infra_lab.outputs import CompletionOutput, RequestOutput
-from infra_lab.sampling_params import MAX_LOGPROBS
 from infra_lab.server.api_errors import bad_request
+from infra_lab.server.checks import check_num_logprobs, check_stream_options
 from infra_lab.server.context import client_of, service_of, track
 from infra_lab.server.generation import Generation
 from infra_lab.server.logprobs import completion_logprobs
@@ -63,8 +64,7 @@ def check(body: CompletionRequest) -> None:
             "leave it out",
             "suffix",
         )
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options is for streams: set stream to true", "stream_options")
+    check_stream_options(body)
     if body.stream and body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_request(
             "best_of above n cannot be streamed: which samples are the best shows at the end; "
@@ -75,10 +75,7 @@ def check(body: CompletionRequest) -> None:
         raise bad_request(
             "max_tokens is 0: give at least 1, or ask to echo the prompt", "max_tokens"
         )
-    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
-        raise bad_request(
-            f"logprobs must be an integer from 0 to {MAX_LOGPROBS}, not {body.logprobs}", "logprobs"
-        )
+    check_num_logprobs("logprobs", body.logprobs)
 
 
 class CompletionAnswer:
@@ -96,13 +93,9 @@ class CompletionAnswer:
     def sampling(self) -> dict[str, Any]:
         """The parameters that this kind of request has under names or with values of its own."""
         body = self._body
-        max_tokens = body.max_tokens
-        if max_tokens is None:
-            # null was given: leaving it out is a number of OpenAI's.
-            max_tokens = self._service.max_model_len
         return {
             "best_of": body.best_of,
-            "max_tokens": 1 if self._drops_output else max_tokens,
+            "max_tokens": 1 if self._drops_output else body.max_tokens,
             "logprobs": body.logprobs,
             "prompt_logprobs": body.logprobs if body.echo else None,
         }
@@ -144,7 +137,7 @@ class CompletionAnswer:
         before = len(sample.text) - len(sample.new_text)
         if self._drops_output:
             text, num_new = "", 0
-        echoed = self._echoed(prompt_index) if body.echo else ""
+        echoed = self._echoes[prompt_index] if body.echo else ""
         entries: list[Any] = []
         if body.logprobs is not None and num_new:
             entries = list((sample.logprobs or [])[-num_new:])
@@ -167,11 +160,14 @@ class CompletionAnswer:
             "stop_reason": sample.stop_reason,
         }
 
-    def _echoed(self, prompt_index: int) -> str:
-        prompt = self._body.prompts[prompt_index]
-        if isinstance(prompt, str):
-            return prompt
-        return self._service.tokenizer.decode(prompt, skip_special_tokens=False)
+    @cached_property
+    def _echoes(self) -> list[str]:
+        """The prompts as text: decoded once, and not for every chunk of a stream."""
+        decode = self._service.tokenizer.decode
+        return [
+            prompt if isinstance(prompt, str) else decode(prompt, skip_special_tokens=False)
+            for prompt in self._body.prompts
+        ]
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
         usage = generation.usage

@@ -208,7 +208,7 @@ class Service:
 
 
 def sampling_params(request: GenerationRequest, **more: Any) -> SamplingParams:
-    """The engine's parameters: those that the request gives, and `more`."""
+    """The engine's parameters: those that the request gives, and `more` as it is."""
     given = {name: getattr(request, name) for name in SAMPLING_FIELDS}
-    given |= more
-    return SamplingParams.from_dict({k: v for k, v in given.items() if v is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    return SamplingParams.from_dict(given | more)

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -176,6 +176,8 @@ def test_draining_against_a_clock_ends_the_rest_with_their_readers_told(core: En
 
 
 def test_closing_ends_open_requests_and_forbids_more(core: EngineCore) -> None:
+    before = set(threading.enumerate())  # other tests may keep a server
+
     async def use(engine: AsyncEngine) -> None:
         stream = await engine.add(PROMPT, greedy(500))
         await engine.close()
@@ -184,7 +186,7 @@ def test_closing_ends_open_requests_and_forbids_more(core: EngineCore) -> None:
             await engine.add(PROMPT)
         with pytest.raises(EngineUnavailableError):
             await engine.call(lambda: None)
-        assert not any(thread.name == "engine" for thread in threading.enumerate())
+        assert {one for one in threading.enumerate() if one.name == "engine"} <= before
 
     run(core, use)
 
@@ -228,6 +230,25 @@ def test_a_fault_of_the_accounts_ends_all_that_run_and_later_ones_are_served(
     run(core, use)
 
 
+def test_an_observer_that_fails_ends_neither_the_engine_nor_a_request(
+    core: EngineCore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def observe(self, outputs: Sequence[RequestOutput], now_s: float) -> None:
+            raise KeyError("what it looked for")
+
+    async def main() -> list[RequestOutput]:
+        engine = AsyncEngine(core, Broken())
+        try:
+            return [await (await engine.add(PROMPT, greedy())).last() for _ in range(2)]
+        finally:
+            await engine.close()
+
+    ends = asyncio.run(main())
+    assert [end.outputs[0].finish_reason for end in ends] == ["length"] * 2
+    assert "the observer of the engine's outputs failed" in caplog.text
+
+
 def test_an_engine_that_only_fails_is_given_up_and_says_so(
     core: EngineCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +270,7 @@ def test_an_engine_that_only_fails_is_given_up_and_says_so(
 def test_thousands_that_come_and_go_leave_nothing_behind(llm: LLM, core: EngineCore) -> None:
     """Of 2000 requests a third is left at a random moment, before or after its acceptance."""
     chance = random.Random(7)
+    earlier = _live_streams()  # a connection that another test left open keeps its last one
     num_before = sum(isinstance(one, RequestFinished) for one in llm.engine.event_log.recent)
     accepted: list[str] = []
 
@@ -280,8 +302,7 @@ def test_thousands_that_come_and_go_leave_nothing_behind(llm: LLM, core: EngineC
     names = [one.request_id for one in told[num_before:]]
     assert len(names) == len(set(names))  # one end each
     assert set(accepted) <= set(names)
-    gc.collect()
-    assert [one for one in gc.get_objects() if type(one) is RequestStream] == []
+    assert [one for one in _live_streams() if one not in earlier] == []
 
 
 def test_a_loop_that_hangs_does_not_hold_the_engine(core: EngineCore) -> None:
@@ -300,6 +321,11 @@ def test_a_loop_that_hangs_does_not_hold_the_engine(core: EngineCore) -> None:
 
 def _broken() -> None:
     raise RuntimeError("a fault of the accounts")
+
+
+def _live_streams() -> list[RequestStream]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is RequestStream]
 
 
 def _last_reasons(llm: LLM, count: int) -> list[str]:
