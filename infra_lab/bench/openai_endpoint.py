@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -223,9 +225,11 @@ def _message(event: Mapping[str, Any]) -> str:
 
 
 def error_counts(exchanges: Sequence[Exchange]) -> dict[str, int]:
-    """How many requests failed for each reason, the most frequent first."""
-    counts: dict[str, int] = {}
+    """How many requests failed for each reason, the most frequent first. Reasons that differ in
+    their numbers only are one, told in the words of the first."""
+    told: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for exchange in exchanges:
         if exchange.error is not None:
-            counts[exchange.error] = counts.get(exchange.error, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+            counts[told.setdefault(re.sub(r"\d+", "0", exchange.error), exchange.error)] += 1
+    return dict(counts.most_common())

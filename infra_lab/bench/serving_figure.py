@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra_lab.bench.serving import ServingRun
+from infra_lab.bench.serving_plan import rate_name
 from infra_lab.bench.serving_report import in_flight
-from infra_lab.bench.serving_tables import rate_name
 from infra_lab.figures import COLOURS, direct_labels, drawing
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draw_serving(
         else:
             _curve(axes[1, 1], [one for _, one in shown])
         if len(shown) > 1:
-            axes[0, 0].legend(title="arrivals", fontsize=9, loc="lower right")
+            axes[1, 0].legend(title="arrivals", fontsize=9)
 
 
 def _distribution(
@@ -59,7 +59,7 @@ def _distribution(
 
 
 def _load(axes: Axes, names: Sequence[str], runs: Sequence[ServingRun]) -> None:
-    axes.set(title="Requests under way", xlabel="s", ylim=(0, None))
+    axes.set(title="Requests under way", xlabel="s")
     for name, run in zip(names, runs, strict=True):
         times_s, counts = zip(*in_flight(run), strict=True)
         axes.step(times_s, counts, where="post", label=name)
@@ -84,15 +84,15 @@ def _curve(axes: Axes, figures: Sequence[Mapping[str, Any]]) -> None:
     """One point a rate, in the order of throughput."""
     ordered = sorted(figures, key=lambda one: one["output_tokens_per_s"])
     speeds = [one["output_tokens_per_s"] for one in ordered]
-    axes.set(title="Throughput and latency", xlabel="output tokens/s", ylabel="ms", yscale="log")
-    for key, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
-        for statistic, style in (("median", "-"), ("p99", "--")):
-            points = [(x, one[key][statistic]) for x, one in zip(speeds, ordered, strict=True)
-                      if one[key] is not None]  # fmt: skip
-            if points:
-                label = f"{name} {'P99' if statistic == 'p99' else statistic}"
-                colour = COLOURS[0] if name == "TTFT" else COLOURS[1]
-                axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3,
-                          color=colour, label=label)  # fmt: skip
-    axes.margins(x=0.28)
+    axes.set(title="Latency at a throughput: median, and P99 dashed")
+    axes.set(xlabel="output tokens/s", ylabel="ms", yscale="log")
+    for key, name, colour in (("ttft_ms", "TTFT", COLOURS[0]), ("tpot_ms", "TPOT", COLOURS[1])):
+        measured = [
+            (x, one[key]) for x, one in zip(speeds, ordered, strict=True) if one[key] is not None
+        ]
+        for statistic, style, label in (("median", "-", name), ("p99", "--", "_")):
+            points = [(x, summary[statistic]) for x, summary in measured]
+            axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3,
+                      label=label)  # fmt: skip
+    axes.set_xlim(0, 1.2 * speeds[-1])  # room for the labels at the lines' ends
     direct_labels(axes)

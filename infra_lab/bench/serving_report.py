@@ -19,7 +19,8 @@ from infra_lab.bench.serving import ServingRun
 from infra_lab.errors import UsageError
 
 PERCENTILES = {"median": 50.0, "p90": 90.0, "p99": 99.0}
-LATE_MS = 20.0  # beyond this at P99 the client, not the server, shapes the load
+LATE_MS, LATE_SHARE = 20.0, 0.1  # of P99, and of the median E2E latency: both are passed by a
+# client that shapes the load and not only sends it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,10 @@ def run_figures(run: ServingRun, arrivals: Arrivals, slo: Slo | None) -> dict[st
 
 def is_late(figures: Mapping[str, Any]) -> bool:
     """Whether the client could not keep its own schedule, so that the load was another one."""
-    return bool(figures["client_lateness_ms"]["p99"] > LATE_MS)
+    late_ms, latencies = figures["client_lateness_ms"]["p99"], figures["e2e_ms"]
+    if latencies is None or late_ms <= LATE_MS:
+        return False
+    return bool(late_ms > LATE_SHARE * latencies["median"])
 
 
 def in_flight(run: ServingRun) -> list[tuple[float, int]]:

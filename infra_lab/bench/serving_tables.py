@@ -7,21 +7,19 @@ from typing import Any
 
 from rich.table import Table
 
-from infra_lab.bench.serving_report import LATE_MS, is_late
+from infra_lab.bench.serving_plan import rate_name
+from infra_lab.bench.serving_report import is_late
 
 NOT_MEASURED = "-"
 LATENCIES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 STATISTICS = ("mean", "median", "p90", "p99")
 
 
-def rate_name(rate_per_s: float | None) -> str:
-    return "all at once" if rate_per_s is None else f"{rate_per_s:g}/s"
-
-
 def serving_table(report: Mapping[str, Any]) -> Table:
     """A column a rate; a row a figure."""
     runs: Sequence[Mapping[str, Any]] = report["runs"]
-    table = Table(title=f"Serving: {report['model']} at {report['base_url']}")
+    place = report["base_url"] or "a server of its own"
+    table = Table(title=f"Serving: {report['model']} at {place}")
     table.add_column("arrivals")
     for run in runs:
         table.add_column(rate_name(run["rate_per_s"]), justify="right")
@@ -55,10 +53,11 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
     for run in report["runs"]:
         name = rate_name(run["rate_per_s"])
         found += [f"{name}: {count} failed: {reason}" for reason, count in run["failed"].items()]
+        late_ms = run["client_lateness_ms"]["p99"]
         if is_late(run):
             found.append(
-                f"{name}: the client sent requests late (P99 above {LATE_MS:g} ms): it lacks a "
-                f"core of its own, and the load was not the one asked for"
+                f"{name}: the client sent its requests late, by {late_ms:.0f} ms at P99: it lacks "
+                f"a core of its own, and the load was not the one asked for"
             )
     return found
 

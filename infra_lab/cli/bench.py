@@ -1,4 +1,4 @@
-"""`infra-lab bench`: throughput, latency, other engines, scheduling policies and preemption.
+"""`infra-lab bench`: throughput, latency, serving, other engines, policies and preemption.
 
 Tables go to stdout, progress to stderr; with `--json` stdout holds one JSON object.
 """
@@ -21,6 +21,7 @@ from infra_lab.cli.bench_options import (
     progress,
 )
 from infra_lab.cli.bench_peers import peers
+from infra_lab.cli.bench_serve import serve
 from infra_lab.cli.options import (
     AsJson,
     BlockSize,
@@ -332,6 +333,9 @@ def resume(
         print_table(resume_table(report))
 
 
+app.command(
+    cls=Command, epilog="Example: infra-lab bench serve --rate 1 --rate 2 --slo ttft=500,tpot=60"
+)(serve)
 app.command(cls=Command, epilog="Example: infra-lab bench speculation --batch 1")(speculation)
 app.command(cls=Command, epilog="Example: infra-lab bench beams --width 4")(beams)
 app.command(

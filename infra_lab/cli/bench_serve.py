@@ -7,7 +7,7 @@ import math
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,14 +15,8 @@ from infra_lab.cli.options import AsJson, CacheDir, Dtype, KVCacheMB, MaxNumSeqs
 from infra_lab.cli.terminal import make_console, print_json, print_table, steps_progress
 from infra_lab.errors import InfraLabError, UsageError
 
-if TYPE_CHECKING:
-    from infra_lab.bench.arrivals import Arrivals
-    from infra_lab.bench.openai_endpoint import Endpoint
-    from infra_lab.bench.serving import ServingRun
-    from infra_lab.bench.serving_requests import Lengths, ServingRequest
-
 DEFAULT_MODEL = "smollm2-135m"
-Lengths_ = Annotated[str, typer.Option(metavar="DIST")]
+DEFAULT_MAX_TOKENS = 256  # of a request from a file that names none
 
 
 def serve(
@@ -43,9 +37,7 @@ def serve(
         str | None,
         typer.Option(metavar="KEY", envvar="OPENAI_API_KEY", help="For --base-url."),
     ] = None,
-    api: Annotated[
-        str, typer.Option(metavar="NAME", help="completions or chat.")
-    ] = "completions",
+    api: Annotated[str, typer.Option(metavar="NAME", help="completions or chat.")] = "completions",
     rate: Annotated[
         list[float] | None,
         typer.Option(
@@ -92,9 +84,7 @@ def serve(
     timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds that one request may take.")
     ] = 600.0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", help="Seeds arrivals, lengths and words.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seeds arrivals, lengths and words.")] = 0,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the runs there, as SVG.")
     ] = None,
@@ -112,70 +102,82 @@ def serve(
     are log-normal, with the means of those conversations.
     """
     from infra_lab.bench.arrivals import Arrivals
-    from infra_lab.bench.openai_endpoint import APIS, Endpoint
+    from infra_lab.bench.openai_endpoint import first_model
+    from infra_lab.bench.serving_plan import ServingPlan
     from infra_lab.bench.serving_report import parse_slo
-    from infra_lab.bench.serving_requests import parse_lengths, read_requests
+    from infra_lab.bench.serving_requests import read_requests
     from infra_lab.figures import checked_figure_path
 
-    if api not in APIS:
-        raise UsageError(f"--api must be {' or '.join(APIS)}, not {api!r}")
-    if not 0 < timeout < math.inf:
-        raise UsageError(f"--timeout must be above 0 seconds, not {timeout:g}")
     figure = checked_figure_path(figure)
-    schedules = [Arrivals(one, burstiness) for one in rate or [math.inf]]
-    lengths = (
-        parse_lengths("--prompt-len", prompt_len, 0),
-        parse_lengths("--output-len", output_len, 1),
+    plan = ServingPlan(
+        tuple(Arrivals(one, burstiness) for one in rate or [math.inf]),
+        num_requests,
+        prompt_len,
+        output_len,
+        None if prompts is None else tuple(read_requests(prompts, DEFAULT_MAX_TOKENS)),
+        api,
+        max_concurrency,
+        not respect_eos,
+        temperature,
+        timeout,
+        seed,
+        None if slo is None else parse_slo(slo),
     )
-    limits = None if slo is None else parse_slo(slo)
-    given = None
-    if prompts is not None:
-        given = read_requests(prompts, max_tokens=256)
-        if api == "completions" and any(not isinstance(one.prompt, str) for one in given):
-            raise UsageError(f"--prompts {prompts} has messages in it: give --api chat")
     own = _own_options(dtype, max_num_seqs, kv_cache_mb, cache_dir)
     if base_url is not None and own:
         raise UsageError(f"{own[0]} is for our own server: leave it or --base-url out")
-    extra: dict[str, Any] = {"temperature": temperature}
-    if not respect_eos:
-        extra["ignore_eos"] = True
-
-    async def measure(url: str, served_model: str) -> tuple[list[ServingRun], float]:
-        key = api_key if base_url is not None else None
-        endpoint = Endpoint(url, served_model, api, key, extra, timeout)
-        try:
-            return await _measure(
-                endpoint, schedules, num_requests, lengths, given, max_concurrency, seed
-            )
-        finally:
-            await endpoint.close()
-
-    with _server(base_url, model or DEFAULT_MODEL, own) as url:
-        served_model = model or (DEFAULT_MODEL if base_url is None else _first_model(url, api_key))
-        runs, tokens_per_word = asyncio.run(measure(url, served_model))
-    from infra_lab.bench.serving_report import serving_report
-
-    report = serving_report(
-        runs,
-        schedules,
-        limits,
-        {
-            "model": served_model,
-            "base_url": base_url or "its own server",
-            "api": api,
-            "burstiness": None if math.isinf(burstiness) else burstiness,
-            "max_concurrency": max_concurrency,
-            "prompt_len": prompt_len if prompts is None else None,
-            "output_len": output_len if prompts is None else None,
-            "prompts": None if prompts is None else prompts.name,
-            "tokens_per_word": tokens_per_word if prompts is None else None,
-            "ignore_eos": not respect_eos,
-            "temperature": temperature,
-            "seed": seed,
-        },
-    )
+    with (
+        _server(base_url, model or DEFAULT_MODEL, own) as url,
+        steps_progress("requests") as notify,
+    ):
+        if model is None:
+            model = DEFAULT_MODEL if base_url is None else asyncio.run(first_model(url, api_key))
+        key = None if base_url is None else api_key
+        runs = asyncio.run(plan.run(url, model, key, notify))
+    report = plan.report(base_url, model, runs)
     if figure is not None:
         from infra_lab.bench.serving_figure import draw_serving
 
         draw_serving(figure, runs, report["runs"])
     _show(report, as_json)
+
+
+def _own_options(
+    dtype: str, max_num_seqs: int | None, kv_cache_mb: int | None, cache_dir: Path | None
+) -> list[str]:
+    """Those given, as `infra-lab serve` takes them."""
+    given = {
+        "--dtype": None if dtype == "auto" else dtype,
+        "--max-num-seqs": max_num_seqs,
+        "--kv-cache-mb": kv_cache_mb,
+        "--cache-dir": cache_dir,
+    }
+    return [str(part) for pair in given.items() if pair[1] is not None for part in pair]
+
+
+def _server(base_url: str | None, model: str, options: list[str]) -> AbstractContextManager[str]:
+    """The URL to measure; a server of our own runs until the block ends."""
+    if base_url is not None:
+        return nullcontext(base_url)
+    from infra_lab.bench.server_process import serving
+    from infra_lab.models.store import resolve
+
+    cache_dir = dict(zip(options[::2], options[1::2], strict=True)).get("--cache-dir")
+    resolve(model, None if cache_dir is None else Path(cache_dir))  # says what is wrong, if it is
+    make_console(stderr=True).print(f"starting a server with {model}", markup=False)
+    command = [sys.executable, "-m", "infra_lab", "serve", "--model", model, "--log-level", "error"]
+    return serving([*command, *options])
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    from infra_lab.bench.serving_tables import remarks, serving_table
+
+    if as_json:
+        print_json(report)
+    else:
+        print_table(serving_table(report))
+    console = make_console(stderr=True)
+    for remark in remarks(report):
+        console.print(f"note: {remark}", markup=False)
+    if not any(run["completed"] for run in report["runs"]):
+        raise InfraLabError("no request was served: the notes say why")
