@@ -66,7 +66,10 @@ class _Connection:
 
     async def next_event(self) -> Any:
         while (event := self.protocol.next_event()) is h11.NEED_DATA:
-            self.protocol.receive_data(await self._reader.read(READ_SIZE))
+            data = await self._reader.read(READ_SIZE)
+            if not data and self.protocol.their_state is h11.SEND_RESPONSE:
+                raise h11.RemoteProtocolError("the connection was closed before an answer came")
+            self.protocol.receive_data(data)
         return event
 
     def close(self) -> None:
@@ -138,8 +141,7 @@ class HttpClient:
         event = await connection.next_event()
         while isinstance(event, h11.InformationalResponse):
             event = await connection.next_event()
-        if not isinstance(event, h11.Response):
-            raise h11.RemoteProtocolError("the connection was closed before an answer came")
+        assert isinstance(event, h11.Response)
         return event
 
     def _keep_or_close(self, connection: _Connection, is_whole: bool) -> None:

@@ -69,17 +69,20 @@ async def drive(
             num_done += 1
             notify(num_done, len(requests))
 
-    tasks = []
+    tasks: list[asyncio.Task[Exchange]] = []
+    free_s = started_s
     try:
         for request, at_s in zip(requests, times_s, strict=True):
             due_s = started_s + at_s
             if (seconds := due_s - time.perf_counter()) > 0:
                 await asyncio.sleep(seconds)
             if places is not None:
-                must_wait = places.locked()
-                await places.acquire()
-                due_s = time.perf_counter() if must_wait else due_s
-            tasks.append(asyncio.create_task(one(request, due_s)))
+                if places.locked():
+                    await places.acquire()
+                    free_s = time.perf_counter()  # those behind it could not go before either
+                else:
+                    await places.acquire()
+            tasks.append(asyncio.create_task(one(request, max(due_s, free_s))))
         return ServingRun([await task for task in tasks])
     finally:
         for task in tasks:

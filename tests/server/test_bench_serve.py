@@ -1,0 +1,180 @@
+"""`infra-lab bench serve` against a server that runs, and against one that it starts itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from infra_lab.bench.child import ChildFailedError
+from infra_lab.bench.server_process import serving
+from tests.server.running import MODEL, RunningServer, running
+from tests.server.tiny_model import load_tiny
+
+Run = Callable[..., Any]
+SHORT = ["--prompt-len", "8:40", "--output-len", "4:12"]
+
+
+def bench(run_command: Run, url: str, *arguments: str) -> dict[str, Any]:
+    result = run_command("bench", "serve", "--base-url", f"{url}/v1", *arguments, "--json")
+    assert result.status == 0, result.err
+    report: dict[str, Any] = json.loads(result.out)
+    return report
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_every_request_is_served_with_the_tokens_that_were_asked_for(
+    tiny_server: RunningServer, run_command: Run, api: str
+) -> None:
+    before = tiny_server.service.engine.stats
+    report = bench(
+        run_command, tiny_server.url, "--api", api, "--rate", "60", "--rate", "inf",
+        "--num-requests", "12", "--prompt-len", "200", "--output-len", "16",
+        "--slo", "ttft=60000,tpot=60000",
+    )  # fmt: skip
+    assert report["model"] == MODEL
+    assert len(report["runs"]) == 2
+    for run in report["runs"]:
+        assert (run["completed"], run["failed"]) == (12, {})
+        assert run["output_tokens"] == 12 * 16
+        # Bytes are the tokens of this model, so a word makes many and differs from the next.
+        assert run["prompt_tokens"] / 12 == pytest.approx(200, rel=0.1)
+        assert run["slo_attainment"] == 1.0
+        assert run["goodput_per_s"] == pytest.approx(run["requests_per_s"])
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+            assert 0 < run[name]["median"] <= run[name]["p90"] <= run[name]["p99"]
+    assert report["runs"][0]["duration_s"] >= 11 / 60
+    found = tiny_server.service.engine.stats
+    assert found.prefix_cache_queries > before.prefix_cache_queries
+
+
+def test_the_table_and_the_figure_are_made_and_progress_goes_to_stderr(
+    tiny_server: RunningServer, run_command: Run, tmp_path: Path
+) -> None:
+    figure = tmp_path / "new folder" / "serving.svg"
+    result = run_command(
+        "bench", "serve", "--base-url", f"{tiny_server.url}/v1", "--rate", "100", *SHORT,
+        "--num-requests", "8", "--max-concurrency", "2", "--figure", str(figure),
+    )  # fmt: skip
+    assert result.status == 0
+    assert f"Serving: tiny at {tiny_server.url}/v1" in result.out
+    assert "8 of 8" in result.out
+    assert "100/s: 8 of 8 requests" in result.err
+    assert figure.read_text().startswith("<?xml")
+
+
+def test_prompts_come_from_a_file(
+    tiny_server: RunningServer, run_command: Run, tmp_path: Path
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps(chat) + "\n" + json.dumps({"prompt": "hello", "max_tokens": 5}))
+    report = bench(
+        run_command, tiny_server.url, "--api", "chat", "--prompts", str(file), "--num-requests", "5"
+    )
+    assert report["runs"][0]["output_tokens"] == 3 + 5 + 3 + 5 + 3
+    assert report["prompt_len"] is None
+
+
+def test_failed_requests_are_counted_and_named(tiny_folder: Path, run_command: Run) -> None:
+    """Of twelve at once, four find a place: two that run and two that wait."""
+    llm = load_tiny(tiny_folder, max_num_seqs=2)
+    with running(llm, max_queue=2) as server:
+        result = run_command(
+            "bench", "serve", "--base-url", f"{server.url}/v1", "--num-requests", "12",
+            "--prompt-len", "8", "--output-len", "200", "--json",
+        )  # fmt: skip
+        server.at_rest()
+    assert result.status == 0
+    (run,) = json.loads(result.out)["runs"]
+    (reason,) = run["failed"]
+    assert reason.startswith("HTTP 429: the server has")
+    assert run["completed"] + run["failed"][reason] == 12
+    assert run["completed"] >= 4
+    assert f"{run['failed'][reason]} failed: HTTP 429" in result.err
+    assert run["output_tokens"] == 200 * run["completed"]
+
+
+def test_a_run_in_which_nothing_was_served_is_an_error(
+    tiny_server: RunningServer, run_command: Run
+) -> None:
+    result = run_command(
+        "bench", "serve", "--base-url", f"{tiny_server.url}/v1", "--num-requests", "2",
+        "--prompt-len", "5000", "--output-len", "4",
+    )  # fmt: skip
+    assert result.status == 1
+    assert "0 of 2" in result.out
+    assert "HTTP 400: the " in result.err
+    assert "no request was served" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--base-url", "http://127.0.0.1:1/v1"], "no server answers at http://127.0.0.1:1/v1"),
+        (["--base-url", "localhost:80"], "is no address"),
+        (["--base-url", "http://127.0.0.1:1", "--dtype", "float32"], "--dtype is for our own"),
+        (["--model", "smollm3"], "smollm"),
+        (["--rate", "0"], "the rate must be above 0"),
+        (["--burstiness", "0"], "the burstiness must be above 0"),
+        (["--api", "rest"], "--api must be completions or chat"),
+        (["--slo", "speed=9"], "--slo takes milliseconds"),
+        (["--output-len", "9:3"], "from 9 to 3"),
+        (["--prompts", "/nonexistent"], "cannot be read"),
+        (["--figure", "x.png"], "must end in .svg"),
+        (["--timeout", "0"], "--timeout must be above 0"),
+        (["--num-requests", "0"], "at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(
+    run_command: Run, arguments: list[str], message: str
+) -> None:
+    result = run_command("bench", "serve", *arguments)
+    assert result.status in (1, 2)
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert result.out == ""
+
+
+def test_a_server_of_its_own_serves_for_as_long_as_it_is_needed(tiny_folder: Path) -> None:
+    command = [sys.executable, "-m", "infra_lab", "serve", "--model", str(tiny_folder)]
+    before = set(psutil.Process().children(recursive=True))
+    with serving(command) as url:
+        assert url.endswith("/v1")
+        assert set(psutil.Process().children(recursive=True)) - before
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert [one for one in left if one.is_running()] == []
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    program = "import sys; print('the disk is full'); sys.exit(3)"
+    with (
+        pytest.raises(ChildFailedError, match=r"(?s)ended with status 3:.*the disk is full"),
+        serving([sys.executable, "-c", program]),
+    ):
+        pytest.fail("it is not there")
+
+
+def test_a_server_that_is_never_ready_is_given_up() -> None:
+    program = "import time; time.sleep(60)"
+    with (
+        pytest.raises(ChildFailedError, match=r"not ready within 0.5 s"),
+        serving([sys.executable, "-c", program], timeout_s=0.5),
+    ):
+        pytest.fail("it is not there")
+
+
+def test_the_command_starts_its_own_server(tiny_folder: Path, run_command: Run) -> None:
+    result = run_command(
+        "bench", "serve", "--model", str(tiny_folder), "--num-requests", "4", *SHORT,
+        "--max-num-seqs", "2", "--json",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    report = json.loads(result.out)
+    assert report["base_url"] is None
+    assert report["runs"][0]["completed"] == 4
