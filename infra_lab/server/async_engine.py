@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ from infra_lab.server.request_stream import (
     RequestStream,
     merged,
 )
+from infra_lab.speculative.acceptance import SpeculativeStats
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine between two steps. `waiting` counts preempted requests too; the last three count
-    from the start: prompt tokens that were looked up in the prefix cache, and those found."""
+    """The engine between two steps. `waiting` counts preempted requests too.
+
+    The rest counts from the start: prompt tokens that were looked up in the prefix cache, and
+    those found; of speculation, see SpeculativeStats, which is None where there is none.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -48,6 +53,7 @@ class EngineStats:
     blocks_free: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    speculation: SpeculativeStats | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -335,6 +341,7 @@ class AsyncEngine:
     def _refresh_stats(self) -> None:
         scheduler = self._engine.scheduler
         now, prefixes = scheduler.stats(), scheduler.prefix_cache_stats
+        speculation = self._engine.speculation
         self._stats = EngineStats(
             running=now.running,
             waiting=now.waiting,
@@ -343,6 +350,7 @@ class AsyncEngine:
             blocks_free=now.blocks_free,
             prefix_cache_queries=prefixes.tokens,
             prefix_cache_hits=prefixes.hit_tokens,
+            speculation=None if speculation is None else deepcopy(speculation.stats),
         )
 
 

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from infra_lab.outputs import RequestOutput
 from infra_lab.sampling_params import SamplingParams
+from infra_lab.speculative.acceptance import SpeculativeStats
 
 if TYPE_CHECKING:
     from infra_lab.server.async_engine import AsyncEngine
@@ -52,12 +53,6 @@ class ServerMetrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests")
         self._generation_tokens = self._counter("generation_tokens", "Output tokens")
         self._preemptions = self._counter("num_preemptions", "Preemptions of ended requests")
-        self._draft_tokens = self._counter(
-            "spec_decode_num_draft_tokens", "Drafted tokens that were verified"
-        )
-        self._accepted_tokens = self._counter(
-            "spec_decode_num_accepted_tokens", "Drafted tokens that stood"
-        )
         self._ended = Counter(
             "vllm:request_success",
             "Requests by how they ended: stop, length, abort, error",
@@ -122,8 +117,6 @@ class ServerMetrics:
         self._num_generated.observe(sum(len(sample.token_ids) for sample in output.outputs))
         self._prompt_tokens.inc(len(output.prompt_token_ids))
         self._preemptions.inc(metrics.num_preemptions)
-        self._draft_tokens.inc(metrics.num_draft_tokens)
-        self._accepted_tokens.inc(metrics.num_accepted_tokens)
         reason = output.outputs[0].finish_reason or "stop"
         self._ended.labels(self._model_name, reason).inc()
 
@@ -154,10 +147,30 @@ class _EngineState(Collector):
             gauge = GaugeMetricFamily(name, text, labels=["model_name"])
             gauge.add_metric(self._labels, value)
             yield gauge
-        for name, text, value in (
-            ("vllm:prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries),
-            ("vllm:prefix_cache_hits", "Tokens found", stats.prefix_cache_hits),
-        ):
-            counter = CounterMetricFamily(name, text, labels=["model_name"])
-            counter.add_metric(self._labels, value)
-            yield counter
+        yield self._counter("prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries)
+        yield self._counter("prefix_cache_hits", "Tokens found", stats.prefix_cache_hits)
+        if stats.speculation is not None:
+            yield from self._speculation(stats.speculation)
+
+    def _speculation(self, stats: SpeculativeStats) -> Iterable[Metric]:
+        name = "spec_decode_num"
+        yield self._counter(f"{name}_drafts", "Drafts that were verified", stats.num_drafts)
+        yield self._counter(
+            f"{name}_draft_tokens", "Drafted tokens that were verified", stats.num_draft_tokens
+        )
+        yield self._counter(
+            f"{name}_accepted_tokens", "Drafted tokens that stood", stats.num_accepted_tokens
+        )
+        places = CounterMetricFamily(
+            f"vllm:{name}_accepted_tokens_per_pos",
+            "Drafts that stood up to a place, from 0",
+            labels=["model_name", "position"],
+        )
+        for position, count in enumerate(stats.num_accepted_tokens_per_pos):
+            places.add_metric([*self._labels, str(position)], count)
+        yield places
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        counter = CounterMetricFamily(f"vllm:{name}", text, labels=["model_name"])
+        counter.add_metric(self._labels, value)
+        return counter

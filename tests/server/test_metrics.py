@@ -77,6 +77,27 @@ def test_several_samples_have_one_first_token_and_each_their_intervals(tiny_fold
     assert found["vllm:request_params_n_sum"] == 3
 
 
+def test_what_became_of_drafts_is_told_by_place_and_only_where_there_are_any(
+    tiny_folder: Path,
+) -> None:
+    llm = load_tiny(tiny_folder, speculative=SpeculativeConfig("ngram"))
+    with running(llm) as server:
+        body = {"model": MODEL, "prompt": "abcd" * 20, "max_tokens": 200, "temperature": 0}
+        server.http.post("/v1/completions", json=body | {"ignore_eos": True})
+        found = read(server)
+    stats = llm.engine.speculation.stats
+    assert stats.num_accepted_tokens > 0
+    name = "vllm:spec_decode_num"
+    assert found[f"{name}_drafts_total"] == stats.num_drafts
+    assert found[f"{name}_draft_tokens_total"] == stats.num_draft_tokens
+    assert found[f"{name}_accepted_tokens_total"] == stats.num_accepted_tokens
+    places = [found[f"{name}_accepted_tokens_per_pos_total[{place}]"] for place in range(4)]
+    assert places == stats.num_accepted_tokens_per_pos
+    assert sum(places) == stats.num_accepted_tokens
+    with running(load_tiny(tiny_folder)) as server:
+        assert not any(key.startswith(name) for key in read(server))
+
+
 def test_the_cache_tells_its_blocks_and_its_hits(tiny_folder: Path) -> None:
     with running(load_tiny(tiny_folder)) as server:
         empty = server.http.get("/v1/cache").json()
