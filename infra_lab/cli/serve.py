@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,6 +98,13 @@ def serve(
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Let the log show what is asked.")
     ] = False,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="mean or last: serve embeddings; default: if the model's folder says how.",
+        ),
+    ] = None,
     max_num_seqs: MaxNumSeqs = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
     block_size: BlockSize = None,
@@ -116,6 +124,8 @@ def serve(
 
     Ctrl-C or SIGTERM ends it: running answers are finished first.
     """
+    from infra_lab.models.pooling import pooling_of
+    from infra_lab.models.store import resolve
     from infra_lab.server.logs import configure_logging
     from infra_lab.server.runner import listen, serve
     from infra_lab.server.settings import LOOPBACK_HOSTS, ServerSettings
@@ -134,6 +144,7 @@ def serve(
         request_timeout_s=request_timeout,
         drain_timeout_s=drain_timeout,
         log_prompts=log_prompts,
+        pooling=pooling,
     )
     adapters = _adapters(lora or [], settings.model_name)
     drafting = speculative_config(speculative, num_speculative_tokens, draft_model, draft_layers)
@@ -147,6 +158,8 @@ def serve(
     }
     sock = listen(host, port)
     try:
+        if pooling is None:
+            settings = replace(settings, pooling=pooling_of(resolve(model, cache_dir)))
         with open_event_log(events) as log:
             given = {name: size for name, size in sizes.items() if size is not None}
             llm = load_llm(options, log, **given)
@@ -215,12 +228,13 @@ def _announce(
         "context": f"{engine.scheduler.max_model_len:,} tokens",
         "KV cache": f"{total:,} blocks of {block_size} tokens",
         "batch": f"up to {engine.config.max_num_seqs} running, {settings.max_queue} waiting",
+        "embeddings": f"{settings.pooling} pooling" if settings.pooling else "off; see --pooling",
         "door": f"{door}; CORS {', '.join(settings.cors_origins) or 'off'}",
         "API": f"{url}/v1   (schema: /openapi.json, metrics: /metrics)",
     }
     console = make_console()
     for name, text in rows.items():
-        console.print(f"{name:<10}{text}", markup=False)
+        console.print(f"{name:<12}{text}", markup=False)
     if not is_local and not settings.api_keys:
         console.print(
             f"warning: anyone who reaches {host} may use this server: set {KEY_VARIABLE}, or give "

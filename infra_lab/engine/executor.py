@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from infra_lab.step import ModelOutput, SchedulerOutput, StepTimings
@@ -13,3 +14,5 @@ class Executor(Protocol):
     timings: StepTimings
 
     def execute(self, scheduler_output: SchedulerOutput) -> ModelOutput: ...
+
+    def embed(self, token_ids: Sequence[int], pooling: str) -> list[float]: ...

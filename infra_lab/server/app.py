@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from infra_lab import __version__
 from infra_lab.engine.llm import LLM
-from infra_lab.server import chat_api, completions_api, page, utility_api
+from infra_lab.server import chat_api, completions_api, embeddings_api, page, utility_api
 from infra_lab.server.api_errors import ApiError, bad_request, server_fault
 from infra_lab.server.middleware import BodyMiddleware, DoorMiddleware, LogMiddleware
 from infra_lab.server.service import Service
@@ -44,7 +44,7 @@ class Application:
         self.api = FastAPI(
             title="infra-lab", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
         )
-        for module in (completions_api, chat_api, utility_api, page):
+        for module in (completions_api, chat_api, embeddings_api, utility_api, page):
             self.api.include_router(module.router)
         self.api.add_exception_handler(ApiError, _answer_api_error)
         self.api.add_exception_handler(RequestValidationError, _answer_validation_error)

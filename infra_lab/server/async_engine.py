@@ -139,7 +139,7 @@ class AsyncEngine:
             EngineUnavailableError: `drain` was called, or the engine has failed for good.
             EngineError: the engine has a fault there.
         """
-        self._refuse_if_unavailable()
+        self.refuse_if_unavailable()
         name = request_id or f"request-{next(self._numbers)}"
         if name in self._streams:
             raise InvalidRequestError(
@@ -165,6 +165,12 @@ class AsyncEngine:
             stream.close()  # its abort comes after the add: commands keep their order
             raise
         return stream
+
+    def refuse_if_unavailable(self) -> None:
+        """Raises EngineUnavailableError while nothing new may begin."""
+        self._refuse_if_failed()
+        if self._is_draining:
+            raise EngineUnavailableError("the server is shutting down and takes no more requests")
 
     def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
         """Runs a function on the engine's thread, between two steps, and gives what it gives.
@@ -212,11 +218,6 @@ class AsyncEngine:
     def _refuse_if_failed(self) -> None:
         if self._fault is not None:
             raise EngineUnavailableError(f"the engine has failed: {self._fault}")
-
-    def _refuse_if_unavailable(self) -> None:
-        self._refuse_if_failed()
-        if self._is_draining:
-            raise EngineUnavailableError("the server is shutting down and takes no more requests")
 
     def _post_abort(self, request_id: str) -> None:
         with contextlib.suppress(EngineUnavailableError):  # closed: nothing runs any more

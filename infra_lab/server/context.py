@@ -29,12 +29,18 @@ def track(request: Request, generation: Generation, body: GenerationRequest) -> 
     request.scope["infra_lab"] |= {"generation": generation, "body": body}
 
 
+def track_embedding(request: Request, model: str, user: str | None, num_tokens: int) -> None:
+    """Lets the log tell of an answer that generated nothing."""
+    fields: dict[str, Any] = {"model": model, "prompt_tokens": num_tokens}
+    request.scope["infra_lab"]["fields"] = fields if user is None else fields | {"user": user}
+
+
 def log_fields(facts: dict[str, Any], shows_text: bool) -> dict[str, Any]:
-    """What the log says of a generation, from what `track` noted."""
+    """What the log says of an answer, from what was noted of it."""
     generation: Generation | None = facts.get("generation")
     body: GenerationRequest | None = facts.get("body")
     if generation is None or body is None:
-        return {}
+        return dict(facts.get("fields", {}))
     fields: dict[str, Any] = {
         "response_id": generation.request_id,
         "model": body.model,

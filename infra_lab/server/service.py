@@ -59,6 +59,7 @@ class Service:
         self.tokenizer = llm.tokenizer
         self.max_model_len = llm.engine.scheduler.max_model_len
         self.vocab_size = llm.model_config.vocab_size
+        self.hidden_size = llm.model_config.hidden_size
         self.block_size = llm.engine.config.block_size
         longest = max(map(len, llm.tokenizer.backend.get_vocab()))  # a character a byte, or more
         self._max_chars = self.max_model_len * longest
@@ -149,12 +150,7 @@ class Service:
 
         Raises ApiError: 400, 429, 504 or, where the engine has failed or shuts down, 503.
         """
-        if count > self.capacity:
-            raise bad_request(
-                f"the request has {count} prompts and the server takes at most {self.capacity} "
-                f"at a time: split it",
-                names.get("prompt", "prompt"),
-            )
+        self.check_count(count, names.get("prompt", "prompt"))
         deadline_s = asyncio.get_running_loop().time() + self.settings.request_timeout_s
         leave = self._limits.enter(client, count)
         streams: list[RequestStream] = []
@@ -166,17 +162,61 @@ class Service:
                     streams.append(await self._add(name, prompt, job))
         except BaseException as error:
             Generation(request_id, streams, leave, 0.0).close()
-            if isinstance(error, TimeoutError):
-                raise too_late() from error
-            if isinstance(error, EngineUnavailableError):
-                raise unavailable(str(error)) from error
-            if isinstance(error, EngineError):
-                raise ApiError(500, str(error)) from error
-            if isinstance(error, InvalidRequestError):
-                raise from_invalid_request(error, names) from error
+            self._raise_answer_to(error, names)
             raise
         self.metrics.note_parameters(job.params, len(job.prompts))
         return Generation(request_id, streams, leave, deadline_s)
+
+    async def embed(
+        self, client: str, count: int, encode: Callable[[], list[list[int]]]
+    ) -> tuple[list[list[float]], int]:
+        """The vector of each of `count` inputs, which `encode` tokenizes, and all their tokens.
+
+        Each is computed at once, between two steps: those that generate wait for one at most.
+        Raises ApiError as `generate` does.
+        """
+        self.check_count(count, "input")
+        deadline_s = asyncio.get_running_loop().time() + self.settings.request_timeout_s
+        leave = self._limits.enter(client, count)
+        pooling, vectors = self.settings.pooling, []
+        assert pooling is not None
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                inputs = await self.in_thread(encode, {})
+                for token_ids in inputs:
+                    self.engine.refuse_if_unavailable()
+                    vectors.append(
+                        await self.engine.call(
+                            lambda ids=token_ids: self._core.executor.embed(ids, pooling)  # type: ignore[misc]
+                        )
+                    )
+            return vectors, sum(map(len, inputs))
+        except BaseException as error:
+            self._raise_answer_to(error, {})
+            raise
+        finally:
+            leave()
+
+    def check_count(self, count: int, param: str) -> None:
+        """Raises ApiError 400 for more inputs than there could ever be places for."""
+        if count > self.capacity:
+            raise bad_request(
+                f"the request has {count} prompts and the server takes at most {self.capacity} "
+                f"at a time: split it",
+                param,
+            )
+
+    @staticmethod
+    def _raise_answer_to(error: BaseException, names: Names) -> None:
+        """Raises the ApiError that tells a client of this error, if there is one for it."""
+        if isinstance(error, TimeoutError):
+            raise too_late() from error
+        if isinstance(error, EngineUnavailableError):
+            raise unavailable(str(error)) from error
+        if isinstance(error, EngineError):
+            raise ApiError(500, str(error)) from error
+        if isinstance(error, InvalidRequestError):
+            raise from_invalid_request(error, names) from error
 
     async def _add(self, request_id: str, prompt: Sequence[int], job: Job) -> RequestStream:
         return await self.engine.add(

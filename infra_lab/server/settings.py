@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infra_lab.errors import UsageError
+from infra_lab.models.pooling import POOLINGS
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -30,6 +31,7 @@ class ServerSettings:
     send_timeout_s: for a client to take a piece of a stream; its connection is closed then.
     drain_timeout_s: what running requests are given at shut-down.
     log_prompts: whether logs show what is asked.
+    pooling: "mean" or "last": how /v1/embeddings makes one vector of a text; None refuses to.
     """
 
     model_name: str
@@ -45,6 +47,7 @@ class ServerSettings:
     send_timeout_s: float = 60.0
     drain_timeout_s: float = 30.0
     log_prompts: bool = False
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "max_samples"):
@@ -56,6 +59,8 @@ class ServerSettings:
             seconds = getattr(self, f"{name}_timeout_s")
             if not 0 < seconds < float("inf"):
                 raise UsageError(f"{name}_timeout_s must be above 0, not {seconds}")
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise UsageError(f"pooling must be {' or '.join(POOLINGS)}, not {self.pooling!r}")
         if not all(key and key.isascii() and key.isprintable() for key in self.api_keys):
             raise UsageError("an API key must be printable ASCII text of at least one character")
 

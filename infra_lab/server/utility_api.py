@@ -130,16 +130,6 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     return JSONResponse({"prompt": await service.in_thread(decode, {})})
 
 
-@router.post("/v1/embeddings")
-async def create_embedding(request: Request) -> Response:
-    """Refused: a decoder that was trained to continue text has no pooling to make one vector."""
-    raise bad_request(
-        f"{service_of(request).settings.model_name} generates text and was not trained to embed "
-        f"it: serve an embedding model for this",
-        "model",
-    )
-
-
 def _check_model(service: Service, model: str | None) -> None:
     if model is not None:
         service.adapter_of(model)

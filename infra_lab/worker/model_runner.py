@@ -7,6 +7,7 @@ SchedulerOutput; what it keeps itself is each request's sampling state.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any
@@ -22,6 +23,7 @@ from infra_lab.sampling.request_state import SamplingState
 from infra_lab.sampling.sampler import token_logprobs
 from infra_lab.step import ModelOutput, NewRequest, SchedulerOutput, StepTimings, TokenLogprobs
 from infra_lab.worker.decoder_runner import DecoderRunner
+from infra_lab.worker.embedder import Embedder
 from infra_lab.worker.host_kv_cache import host_kv_cache, written_blocks
 from infra_lab.worker.input_batch import InputBatch, build_input_batch
 from infra_lab.worker.kv_cache import copy_blocks
@@ -62,6 +64,7 @@ class ModelRunner:
         self.host_cache = host_kv_cache(self.caches, num_host_blocks) if num_host_blocks else None
         self.adapters = LoRAAdapters(model, max_lora_rank)
         self._adapter_ids: dict[str, str] = {}
+        self._embedder = Embedder(model)
         self._grammars = grammars
         self._states: dict[str, SamplingState] = {}
 
@@ -104,6 +107,10 @@ class ModelRunner:
             1e3 * (prepared - started), 1e3 * (computed - prepared), 1e3 * (finished - computed)
         )
         return output
+
+    def embed(self, token_ids: Sequence[int], pooling: str) -> list[float]:
+        """A text's vector, see Embedder; between two steps, of which it leaves no trace."""
+        return self._embedder.embed(token_ids, pooling)
 
     def _begin_adapters(self, scheduler_output: SchedulerOutput, wanted: np.ndarray) -> bool:
         """Tells the layers whose rows need an adapter; returns whether any do."""

@@ -148,7 +148,6 @@ def test_tokens_of_a_prompt_go_there_and_back(tiny_server: RunningServer) -> Non
         ("/detokenize", {"tokens": [1, 10**9]}, "tokens[1]"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
         ("/detokenize", {"tokens": "ab"}, "tokens"),
-        ("/v1/embeddings", {"model": MODEL, "input": "a"}, "model"),
     ],
 )
 def test_small_routes_refuse_by_name(
