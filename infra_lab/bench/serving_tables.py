@@ -18,8 +18,7 @@ STATISTICS = ("mean", "median", "p90", "p99")
 def serving_table(report: Mapping[str, Any]) -> Table:
     """A column a rate; a row a figure."""
     runs: Sequence[Mapping[str, Any]] = report["runs"]
-    place = report["base_url"] or "a server of its own"
-    table = Table(title=f"Serving: {report['model']} at {place}")
+    table = Table(title=f"Serving: {report['model']}")
     table.add_column("arrivals")
     for run in runs:
         table.add_column(rate_name(run["rate_per_s"]), justify="right")
@@ -44,6 +43,25 @@ def serving_table(report: Mapping[str, Any]) -> Table:
             add(f"{name} {_shown(statistic)}", [_cell(run[key], statistic) for run in runs])
     table.add_section()
     add("client late, P99", [_cell(run["client_lateness_ms"], "p99") for run in runs])
+    return table
+
+
+def comparison_table(report: Mapping[str, Any]) -> Table:
+    """A row a server: medians over rounds, and ours over the other, round by round."""
+    table = Table(
+        title=f"{report['model']} in {report['dtype']}, {report['num_requests']} requests, "
+        f"{report['max_concurrency']} under way"
+    )
+    table.add_column("server")
+    names = ("output tokens/s", "TTFT median", "ITL median", "ITL P99", "TPOT P99")
+    for name in names:
+        table.add_column(name, justify="right")
+    for server, figures in report["servers"].items():
+        keys = [key for key in figures if key not in ("rounds", "ours_over_it")]
+        cells = [f"{figures[key]:.1f}" + (" ms" if "_ms" in key else "") for key in keys]
+        table.add_row(server, *cells)
+        if ratios := figures.get("ours_over_it"):
+            table.add_row(f"ours over {server}", *(f"{ratios[key]:.2f}" for key in keys))
     return table
 
 

@@ -22,6 +22,7 @@ from infra_lab.cli.bench_options import (
 )
 from infra_lab.cli.bench_peers import peers
 from infra_lab.cli.bench_serve import serve
+from infra_lab.cli.bench_serve_peers import serve_peers
 from infra_lab.cli.options import (
     AsJson,
     BlockSize,
@@ -336,6 +337,11 @@ def resume(
 app.command(
     cls=Command, epilog="Example: infra-lab bench serve --rate 1 --rate 2 --slo ttft=500,tpot=60"
 )(serve)
+app.command(
+    name="serve-peers",
+    cls=Command,
+    epilog="Example: infra-lab bench serve-peers --python ~/vllm/bin/python --repeat 3",
+)(serve_peers)
 app.command(cls=Command, epilog="Example: infra-lab bench speculation --batch 1")(speculation)
 app.command(cls=Command, epilog="Example: infra-lab bench beams --width 4")(beams)
 app.command(

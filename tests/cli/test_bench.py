@@ -59,6 +59,8 @@ def tiny_config(tmp_path: Path) -> str:
         "latency",
         "perplexity",
         "peers",
+        "serve",
+        "serve-peers",
         "policies",
         "resume",
         "speculation",

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from infra_lab.bench import serving_peers
 from infra_lab.bench.child import ChildFailedError
+from infra_lab.bench.peers import OURS
 from infra_lab.bench.server_process import serving
+from infra_lab.bench.serving_peers import ServerContender, compare_servers, comparison_report
+from infra_lab.bench.serving_plan import ServingPlan
+from infra_lab.bench.serving_tables import comparison_table
 from tests.server.running import MODEL, RunningServer, running
 from tests.server.tiny_model import load_tiny
 
@@ -62,7 +68,7 @@ def test_the_table_and_the_figure_are_made_and_progress_goes_to_stderr(
         "--num-requests", "8", "--max-concurrency", "2", "--figure", str(figure),
     )  # fmt: skip
     assert result.status == 0
-    assert f"Serving: tiny at {tiny_server.url}/v1" in result.out
+    assert "Serving: tiny" in result.out
     assert "8 of 8" in result.out
     assert "100/s: 8 of 8 requests" in result.err
     assert figure.read_text().startswith("<?xml")
@@ -141,16 +147,6 @@ def test_what_makes_no_sense_is_said_in_one_line(
     assert result.out == ""
 
 
-def test_a_server_of_its_own_serves_for_as_long_as_it_is_needed(tiny_folder: Path) -> None:
-    command = [sys.executable, "-m", "infra_lab", "serve", "--model", str(tiny_folder)]
-    before = set(psutil.Process().children(recursive=True))
-    with serving(command) as url:
-        assert url.endswith("/v1")
-        assert set(psutil.Process().children(recursive=True)) - before
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert [one for one in left if one.is_running()] == []
-
-
 def test_a_server_that_does_not_start_says_why() -> None:
     program = "import sys; print('the disk is full'); sys.exit(3)"
     with (
@@ -169,7 +165,10 @@ def test_a_server_that_is_never_ready_is_given_up() -> None:
         pytest.fail("it is not there")
 
 
-def test_the_command_starts_its_own_server(tiny_folder: Path, run_command: Run) -> None:
+def test_the_command_starts_a_server_of_its_own_and_ends_it(
+    tiny_folder: Path, run_command: Run
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
     result = run_command(
         "bench", "serve", "--model", str(tiny_folder), "--num-requests", "4", *SHORT,
         "--max-num-seqs", "2", "--json",
@@ -178,3 +177,43 @@ def test_the_command_starts_its_own_server(tiny_folder: Path, run_command: Run) 
     report = json.loads(result.out)
     assert report["base_url"] is None
     assert report["runs"][0]["completed"] == 4
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert [one for one in left if one.is_running()] == []
+
+
+def test_servers_are_compared_in_turn_on_the_same_requests(
+    tiny_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two names for one server: what differs is the order alone."""
+    started: list[str] = []
+
+    @contextmanager
+    def there(command: tuple[str, ...], timeout_s: float) -> Iterator[str]:
+        started.append(command[0])
+        yield f"{tiny_server.url}/v1"
+
+    monkeypatch.setattr(serving_peers, "serving", there)
+    contenders = [ServerContender(name, (name,), MODEL) for name in (OURS, "vllm")]
+    plan = ServingPlan(
+        num_requests=6, prompt_len="20:40", output_len="8:16", max_concurrency=3, seed=7
+    )
+    said: list[str] = []
+    found = compare_servers(contenders, plan, 2, said.append)
+    assert started == [OURS, "vllm"] * 2
+    for turn in range(2):
+        ours, theirs = found[OURS][turn], found["vllm"][turn]
+        assert ours["completed"] == theirs["completed"] == 6
+        for name in ("prompt_tokens", "output_tokens"):
+            assert ours[name] == theirs[name]
+    assert found[OURS][0]["prompt_tokens"] != found[OURS][1]["prompt_tokens"]
+    report = comparison_report(plan, found, {"model": MODEL, "dtype": "float32"})
+    speeds = [[run["output_tokens_per_s"] for run in found[name]] for name in (OURS, "vllm")]
+    ratios = [mine / its for mine, its in zip(*speeds, strict=True)]
+    servers = report["servers"]
+    assert servers[OURS]["output_tokens_per_s"] == pytest.approx(sum(speeds[0]) / 2)
+    over = servers["vllm"]["ours_over_it"]
+    assert over["output_tokens_per_s"] == pytest.approx(sum(ratios) / 2)
+    assert any(line.startswith("round 2 of 2: vllm: ") for line in said)
+    table = comparison_table(report)
+    assert list(table.columns[0].cells) == [OURS, "vllm", "ours over vllm"]
+    assert len(table.columns) == 6
