@@ -21,6 +21,7 @@ from infra_lab.bench.serving_plan import ServingPlan
 from infra_lab.bench.serving_report import run_figures
 from infra_lab.bench.system import machine_facts
 
+KV_CACHE_BYTES = 1 << 30  # as in bench.workload; vLLM's own choice is nearly all memory
 START_TIMEOUT_S = 600.0  # vLLM compiles its graph on a first start
 Notify = Callable[[str], None]
 
@@ -56,7 +57,7 @@ def vllm_server(
     command = (
         python, str(script), str(folder), "all" if threads is None else str(threads),
         "--dtype", dtype, "--max-num-seqs", str(max_num_seqs),
-        "--max-model-len", str(max_model_len),
+        "--max-model-len", str(max_model_len), "--kv-cache-memory-bytes", str(KV_CACHE_BYTES),
     )  # fmt: skip
     return ServerContender("vllm", command, str(folder))
 

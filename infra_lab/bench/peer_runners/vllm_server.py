@@ -17,6 +17,7 @@ def main() -> None:
     model, threads, *arguments = sys.argv[1:]
     vllm_runner.preload_and_restart()
     vllm_runner.set_environment(None if threads == "all" else int(threads))
+    # Not `vllm serve`: that looks for a package named vllm, and a CPU build may be named otherwise.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     os.execv(sys.executable, [*command, *arguments])
 
