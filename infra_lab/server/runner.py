@@ -32,7 +32,11 @@ class ImpatientProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(FIRST_REQUEST_TIMEOUT_S, self._close_if_silent)
+        self._patience = self.loop.call_later(FIRST_REQUEST_TIMEOUT_S, self._close_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()  # it would keep the connection, and its request, until it is over
+        super().connection_lost(exc)
 
     def _close_if_silent(self) -> None:
         if getattr(self, "cycle", None) is None:

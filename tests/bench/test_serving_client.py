@@ -80,12 +80,15 @@ def test_times_are_those_of_the_pieces_with_text_in_them() -> None:
         (0.0, DONE),
     )
     found = ask(script)
+    returned_s = time.perf_counter()
     assert found.error is None
     assert len(found.piece_times_s) == 2
-    assert found.ttft_s >= 2 * PAUSE_S
-    assert found.inter_token_s == [pytest.approx(PAUSE_S, abs=PAUSE_S / 2)]
+    assert found.ttft_s >= 1.99 * PAUSE_S
+    (gap,) = found.inter_token_s
+    assert gap >= 0.9 * PAUSE_S
+    assert found.latency_s >= 4.9 * PAUSE_S
     # The usage comes after the answer's end, and is no part of its latency.
-    assert 5 * PAUSE_S <= found.latency_s < 6 * PAUSE_S
+    assert returned_s - found.ended_s >= 0.9 * PAUSE_S
     assert found.tpot_s == pytest.approx((found.latency_s - found.ttft_s) / 3)
 
 
@@ -110,7 +113,7 @@ def test_a_chat_is_timed_by_its_content_and_not_by_its_role() -> None:
     )
     found = ask(script, api="chat")
     assert found.error is None
-    assert found.ttft_s >= PAUSE_S
+    assert found.ttft_s >= 0.99 * PAUSE_S
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -211,7 +214,8 @@ def test_a_kept_connection_that_was_closed_meanwhile_costs_no_request() -> None:
 
 
 def test_requests_are_sent_when_due_whatever_became_of_the_others() -> None:
-    """Each takes longer than all arrivals together: a client that waited would fall behind."""
+    """Each takes longer than all arrivals together: a client that waited would send the last one
+    four seconds late."""
     times_s = [0.02 * index for index in range(10)]
 
     async def use(endpoint: Endpoint, server: ScriptedEndpoint) -> list[Exchange]:
@@ -220,8 +224,8 @@ def test_requests_are_sent_when_due_whatever_became_of_the_others() -> None:
     found = against(answer(num_tokens=2, pause_s=0.2), use)
     started = found[0].due_s
     assert [one.due_s - started for one in found] == pytest.approx(times_s, abs=1e-6)
-    assert all(0 <= one.lateness_s < 0.15 for one in found)
-    assert all(one.latency_s >= 0.4 for one in found)
+    assert all(0 <= one.lateness_s < 2.0 for one in found)
+    assert all(one.latency_s >= 0.39 for one in found)
 
 
 def test_no_more_are_under_way_than_may_be_and_places_are_due_when_free() -> None:
@@ -233,8 +237,10 @@ def test_no_more_are_under_way_than_may_be_and_places_are_due_when_free() -> Non
     for one in found:
         others = [two for two in found if two.sent_s <= one.sent_s < two.ended_s]
         assert len(others) <= 3
-    assert all(one.lateness_s < 0.05 for one in found)  # to wait for a place is not to be late
-    assert found[-1].due_s - found[0].due_s > 0.1
+    # To wait for a place is not to be late: a request is due when an earlier one has ended.
+    ends = sorted(one.ended_s for one in found)
+    for free_s, one in zip(ends, found[3:], strict=False):
+        assert one.due_s >= free_s
 
 
 def test_progress_counts_the_failed_too() -> None:

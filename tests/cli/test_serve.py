@@ -36,6 +36,7 @@ def test_a_port_in_use_is_one_line_before_any_model_is_loaded(run_command: Run) 
         (("--port", "x"), "whole number"),
         (("--model", "smollm3", "--port", "0"), "smollm"),
         (("--log-level", "loud"), "--log-level must be"),
+        (("--pooling", "max"), "pooling must be mean or last"),
         (("--lora", "adapter"), "--lora takes NAME=DIR"),
         (("--lora", "smollm2-135m=x"), "is taken"),
         (("--max-queue", "-1"), "at least 0"),
