@@ -21,8 +21,8 @@ from infra_lab.bench.server_process import serving
 
 NUM_CLIENTS = 6
 NUM_SAMPLES = 60  # of memory
-# As many as are soon all met: the tokenizers library keeps the last 10,000 words of each thread, and
-# words made up without end would fill that for half an hour (some 23 MB a thread, and then no more).
+# As many as are soon all met: the tokenizers library keeps 10,000 words for each thread, and words
+# made up without end would go on filling that for half an hour (some 23 MB a thread, then no more).
 PROMPTS = [
     "".join(random.Random(seed).choices("abcdefgh 0123456789", k=1 + seed % 120))
     for seed in range(400)

@@ -28,5 +28,5 @@ class EmbeddingRequest(Strict):
         if isinstance(self.input, str):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
-            return [self.input]  # type: ignore[list-item]
-        return [*self.input]  # type: ignore[list-item]
+            return [self.input]
+        return [*self.input]
