@@ -36,11 +36,16 @@ def server(tiny_folder: Path) -> Iterator[RunningServer]:
         assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
-@pytest.fixture(params=[DESKTOP, PHONE], ids=["desktop", "phone"])
+on_both_sizes = pytest.mark.parametrize(
+    "page", [DESKTOP, PHONE], ids=["desktop", "phone"], indirect=True
+)
+
+
+@pytest.fixture
 def page(request: pytest.FixtureRequest, server: RunningServer, visit: Visitor) -> Iterator[Visit]:
     """The page, loaded; behind a test it must have had nothing to complain of, asked nobody else
     and stayed within the screen."""
-    visited = visit(server.url, size=request.param)
+    visited = visit(server.url, size=getattr(request, "param", DESKTOP))
     until(lambda: visited.page.input_value("#model") != "", "no model is listed")
     yield visited
     assert visited.complaints == []
@@ -64,6 +69,7 @@ def answer(visited: Visit) -> str:
     return visited.page.locator(".turn.assistant").last.inner_text()
 
 
+@on_both_sizes
 def test_an_answer_streams_and_can_be_stopped(page: Visit, server: RunningServer) -> None:
     ask(page, "a question")
     assert page.page.locator(".turn.user").inner_text() == "a question"
@@ -88,6 +94,7 @@ def test_an_answer_streams_and_can_be_stopped(page: Visit, server: RunningServer
     assert len(answer(page)) == length
 
 
+@on_both_sizes
 def test_the_blocks_of_the_answer_are_drawn_while_it_runs(page: Visit) -> None:
     """In the colour that the key gives this answer, and no more once it has ended."""
     mine = "getComputedStyle(document.documentElement).getPropertyValue('--mine').trim()"
@@ -154,6 +161,7 @@ def test_a_conversation_goes_on_and_a_new_one_forgets_it(page: Visit) -> None:
     assert "question 1" not in last
 
 
+@on_both_sizes
 def test_everything_can_be_done_from_the_keyboard(page: Visit, server: RunningServer) -> None:
     """Every control is reached by Tab, and shows that it has been."""
     keyboard = page.page.keyboard
@@ -206,6 +214,7 @@ def test_an_error_is_shown_and_the_next_question_is_answered(page: Visit) -> Non
     page.complaints.clear()
 
 
+@on_both_sizes
 def test_a_long_word_does_not_widen_the_page(page: Visit) -> None:
     ask(page, "w" * 400)
     until(lambda: answer(page) != "", "no answer")
