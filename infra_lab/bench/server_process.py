@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 
@@ -23,12 +23,11 @@ from infra_lab.bench.child import LAST_LINES, ChildFailedError
 
 HOST = "127.0.0.1"
 GRACE_S = 30.0
+NO_KEY = {"INFRA_LAB_API_KEY": ""}  # who starts a server for himself needs none to use it
 
 
 @contextmanager
-def serving(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = 300.0
-) -> Iterator[str]:
+def serving(command: Sequence[str], timeout_s: float = 300.0) -> Iterator[str]:
     """Runs `command --host 127.0.0.1 --port N` until the block ends; gives its base URL.
 
     Ready is who answers /health with 200, as our server and vLLM's do. Raises ChildFailedError,
@@ -42,7 +41,7 @@ def serving(
                 [*command, "--host", HOST, "--port", str(port)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **NO_KEY},
                 start_new_session=True,
             )
         except OSError as error:

@@ -110,18 +110,18 @@ def serve(
 
     figure = checked_figure_path(figure)
     plan = ServingPlan(
-        tuple(Arrivals(one, burstiness) for one in rate or [math.inf]),
-        num_requests,
-        prompt_len,
-        output_len,
-        None if prompts is None else tuple(read_requests(prompts, DEFAULT_MAX_TOKENS)),
-        api,
-        max_concurrency,
-        not respect_eos,
-        temperature,
-        timeout,
-        seed,
-        None if slo is None else parse_slo(slo),
+        arrivals=tuple(Arrivals(one, burstiness) for one in rate or [math.inf]),
+        num_requests=num_requests,
+        prompt_len=prompt_len,
+        output_len=output_len,
+        prompts=None if prompts is None else tuple(read_requests(prompts, DEFAULT_MAX_TOKENS)),
+        api=api,
+        max_concurrency=max_concurrency,
+        ignore_eos=not respect_eos,
+        temperature=temperature,
+        timeout_s=timeout,
+        seed=seed,
+        slo=None if slo is None else parse_slo(slo),
     )
     own = _own_options(dtype, max_num_seqs, kv_cache_mb, cache_dir)
     if base_url is not None and own:

@@ -166,8 +166,10 @@ def test_a_server_that_is_never_ready_is_given_up() -> None:
 
 
 def test_the_command_starts_a_server_of_its_own_and_ends_it(
-    tiny_folder: Path, run_command: Run
+    tiny_folder: Path, run_command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """That server asks for no key, whatever others on this machine are started with."""
+    monkeypatch.setenv("INFRA_LAB_API_KEY", "secret")
     before = set(psutil.Process().children(recursive=True))
     result = run_command(
         "bench", "serve", "--model", str(tiny_folder), "--num-requests", "4", *SHORT,
