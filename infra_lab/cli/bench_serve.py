@@ -94,7 +94,7 @@ def serve(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """TTFT, TPOT, ITL, throughput and goodput of a server under load.
+    """TTFT, ITL, throughput and goodput of a server.
 
     Requests are streamed and sent on a schedule, whatever became of those before; tokens are
     counted by the server. Without --base-url our own server is started, and --dtype,

@@ -36,9 +36,10 @@ def serve_peers(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Throughput at saturation and ITL of both servers, on the same requests and weights.
+    """Our server beside vLLM's: throughput and ITL.
 
-    They run in turn, never at once, each round against fresh processes. --threads is for vLLM,
+    The load is always as high as --max-concurrency allows. Both have the same requests and weights
+    and run in turn, never at once, each round against fresh processes. --threads is for vLLM,
     which by default gets a thread for every core, as ours does.
     """
     from infra_lab.bench.arrivals import Arrivals
