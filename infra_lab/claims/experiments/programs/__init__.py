@@ -1,0 +1,1 @@
+"""Sources of the C++ programs that experiments compile."""
