@@ -7,7 +7,6 @@ width of a head.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +33,7 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
+from infra_lab.claims.experiments.fits import fitted_exponent
 from infra_lab.claims.texts import Language, text
 
 if TYPE_CHECKING:
@@ -49,14 +49,6 @@ _HEAD_DIMS = (32, 64, 128, 256)
 _SMALL_M = 16 * KIB  # so that even the shortest sequence has several blocks
 _KEY_ROWS = 8
 _TIGHT_N, _TIGHT_D, _TIGHT_M = 1024, 256, 8 * KIB  # M < d^2
-
-
-def fitted_exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The slope of log y against log x, by least squares."""
-    logs = [(math.log(x), math.log(y)) for x, y in zip(xs, ys, strict=True)]
-    mean_x, mean_y = (sum(part) / len(logs) for part in zip(*logs, strict=True))
-    over = sum((x - mean_x) * (y - mean_y) for x, y in logs)
-    return over / sum((x - mean_x) ** 2 for x, _ in logs)
 
 
 def run(progress: Progress, seed: int) -> Result:
