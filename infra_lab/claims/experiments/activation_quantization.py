@@ -210,9 +210,9 @@ def draw(result: Result, path: Path, language: Language) -> None:
 
     with drawing(path, width=7.8) as (_, axes):
         for name, title in _NAMES.items():
-            axes.loglog(
+            axes.semilogx(
                 FACTORS,
-                [result.numbers[f"{name}_x{factor:.0f}"] for factor in FACTORS],
+                [100 * result.numbers[f"{name}_x{factor:.0f}"] for factor in FACTORS],
                 marker="o",
                 label=title[language],
             )
@@ -221,7 +221,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
                 language
             ]
         )
-        axes.set_ylabel({"en": "error of the product", "zh": "乘积误差"}[language])
+        axes.set_ylabel({"en": "error of the product, %", "zh": "乘积误差（%）"}[language])
         direct_labels(axes)
 
 

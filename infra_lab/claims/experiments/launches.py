@@ -157,14 +157,11 @@ def _decode_step(num_layers: int, triton: bool) -> Callable[[], object]:
     return lambda: model.forward(token, position, backend, caches, plan)
 
 
-def _tiny_model(num_layers: int) -> DecoderForCausalLM:
-    import torch
-
+def tiny_config(num_layers: int) -> ModelConfig:
+    """Llama's proportions, as small as kernels take them."""
     from infra_lab.models.config import ModelConfig
-    from infra_lab.models.registry import model_class
-    from infra_lab.models.weights import Weights
 
-    config = ModelConfig(
+    return ModelConfig(
         architecture="llama",
         vocab_size=64,
         hidden_size=64,
@@ -178,6 +175,15 @@ def _tiny_model(num_layers: int) -> DecoderForCausalLM:
         rope_theta=10000.0,
         dtype="bfloat16",
     )
+
+
+def _tiny_model(num_layers: int) -> DecoderForCausalLM:
+    import torch
+
+    from infra_lab.models.registry import model_class
+    from infra_lab.models.weights import Weights
+
+    config = tiny_config(num_layers)
     weights = Weights(RandomCheckpoint(config), torch.bfloat16, torch.device("cpu"))
     return model_class("llama")(config, weights)
 
