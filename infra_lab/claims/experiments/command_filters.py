@@ -8,6 +8,7 @@ relative to that folder, and the environment has no other.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import tempfile
@@ -94,7 +95,7 @@ def _run(words: list[str]) -> Ran:
         done = subprocess.run(
             words,
             cwd=folder,
-            env={"PATH": "/usr/bin:/bin", "HOME": name},
+            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": name},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_LIMIT_S,

@@ -34,6 +34,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.fits import fitted_exponent
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ _TIGHT_N, _TIGHT_D, _TIGHT_M = 1024, 256, 8 * KIB  # M < d^2
 
 
 def run(progress: Progress, seed: int) -> Result:
+    with one_thread():
+        return _run(progress, seed)
+
+
+def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     generator = torch.Generator().manual_seed(seed)

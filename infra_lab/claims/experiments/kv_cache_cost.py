@@ -29,6 +29,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.fits import fitted_exponent
 from infra_lab.claims.experiments.needs import default_model
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ _MEASURABLE = 1e-3  # relative; rounding is a thousandth of it
 
 def run(progress: Progress, seed: int) -> Result:
     """`seed` chooses nothing: generation is greedy, and prompts are fixed."""
+    with one_thread():
+        return _run(progress)
+
+
+def _run(progress: Progress) -> Result:
     import torch
 
     from infra_lab.attention.torch_backend import TorchAttentionBackend

@@ -7,6 +7,7 @@ model's own keys and values while it reads a text: perplexity, and how far its d
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infra_lab.claims.experiments import kv_rounding as kv
 from infra_lab.claims.experiments.experiment import (
@@ -19,6 +20,9 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.needs import default_model
 from infra_lab.claims.texts import Language, text
+
+if TYPE_CHECKING:
+    import torch
 
 _TOKENS, _HEAD_DIM, _LARGE_CHANNELS = 512, 128, 4
 FACTORS = (1.0, 10.0, 30.0)
@@ -92,14 +96,11 @@ def run(progress: Progress, seed: int) -> Result:
     return Result(numbers, (_made_up_table(numbers), quality), _conclude(numbers))
 
 
-def _ranges(keys: object, values: object) -> dict[str, float]:
+def _ranges(keys: torch.Tensor, values: torch.Tensor) -> dict[str, float]:
     """Of the largest magnitude of each channel [layers, heads, head_dim]: the largest of all, and
     how many times a head's median channel its largest one is, at most."""
-    import torch
-
     found = {}
     for name, part in (("key", keys), ("value", values)):
-        assert isinstance(part, torch.Tensor)
         found[f"{name}_largest"] = float(part.amax())
         found[f"{name}_ratio"] = float((part.amax(-1) / part.median(-1).values).amax())
     return found

@@ -20,6 +20,7 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def run(progress: Progress, seed: int) -> Result:
+    with one_thread():
+        return _run(progress, seed)
+
+
+def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
