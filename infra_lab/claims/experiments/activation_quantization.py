@@ -21,6 +21,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.texts import Language, Text, text
+from infra_lab.quantization.settings import PER_ROW
 
 _REACH, _LARGEST = 3.0, 100.0
 FACTORS = (1.0, 10.0, 30.0, 100.0)
@@ -55,7 +56,7 @@ def run(progress: Progress, seed: int) -> Result:
         numbers |= {f"{shared}_x{factor:.0f}": product.error(shared) for shared in _SHARED}
         numbers |= {
             f"smooth_{shared}_x{factor:.0f}": smooth.error(shared) for shared in ("tensor", "token")
-        }  # type: ignore[arg-type]
+        }
         numbers["identity"] = rounding.relative(smooth.value, product.value)
     progress(1, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
@@ -84,7 +85,7 @@ def run(progress: Progress, seed: int) -> Result:
             bits=bits,
             activation_bits=activation_bits,
             symmetric=True,
-            group_size=-1,
+            group_size=PER_ROW,
         )
         assert found.kl_divergence is not None
         times = found.likelihood.perplexity / base

@@ -39,7 +39,8 @@ def levels_left(reach: float, largest: float, seed: int) -> LevelsLeft:
     kept = quantize_numbers(torch.cat((normal, torch.tensor([largest]))), 8, granularity="tensor")
     rounded = kept.dequantize()[:-1]
     return LevelsLeft(
-        len(kept.codes[:-1].unique()), float((rounded - normal).norm() / normal.norm())
+        int(kept.codes[:-1].bincount().count_nonzero()),
+        float((rounded - normal).norm() / normal.norm()),
     )
 
 

@@ -80,10 +80,10 @@ def run(progress: Progress, seed: int) -> Result:
             }
             rows.append((float(size), float(overlap), top, budget, cut))
     numbers |= _spreads(numbers)
-    tables = (_loop_table(tuple(loops)), _retrieval_table(tuple(rows), len(asked)))
+    tables = [_loop_table(tuple(loops)), _retrieval_table(tuple(rows), len(asked))]
     if commands:
-        tables = (tables[0], _command_table(commands), tables[1])
-    return Result(numbers, tables, _conclude(numbers))
+        tables.insert(1, _command_table(commands))
+    return Result(numbers, tuple(tables), _conclude(numbers))
 
 
 def _filtered() -> dict[str, tuple[str, filters.Ran, filters.Ran]]:
@@ -114,7 +114,7 @@ def _filter_numbers(
 
 def _spreads(numbers: dict[str, float]) -> dict[str, float]:
     """How much the size of a chunk decides: at a fixed number of passages, and of words."""
-    found = {}
+    found: dict[str, float] = {}
     for kind in ("top", "budget"):
         values = [numbers[f"{kind}_{size}_apart"] for size in _SIZES]
         found |= {f"{kind}_least": min(values), f"{kind}_most": max(values)}

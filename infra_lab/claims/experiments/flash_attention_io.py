@@ -69,8 +69,9 @@ def _run(progress: Progress, seed: int) -> Result:
         progress(done, steps, text(en, zh))
         done += 1
 
-    def inputs(num_tokens: int, head_dim: int) -> list[torch.Tensor]:
-        return [torch.randn(num_tokens, head_dim, generator=generator) for _ in range(3)]
+    def inputs(num_tokens: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        queries, keys, values = torch.randn(3, num_tokens, head_dim, generator=generator)
+        return queries, keys, values
 
     def checked(memory: CountedMemory, causal: bool = False) -> CountedMemory:
         nonlocal worst

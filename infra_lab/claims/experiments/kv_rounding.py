@@ -79,7 +79,7 @@ def by_channels(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     from infra_lab.quantization.integer import quantize_numbers
 
     whole = numbers.shape[0] // KEY_GROUP * KEY_GROUP
-    groups = numbers[:whole].unflatten(0, (-1, KEY_GROUP))
+    groups = numbers[:whole].view(-1, KEY_GROUP, *numbers.shape[1:])
     rounded = [
         quantize_numbers(group.flatten(1), bits, False, "channel").dequantize().view_as(group)
         for group in groups

@@ -52,7 +52,7 @@ def counted_operations(found: Launches) -> Iterator[None]:
     """Adds every operation of torch that would launch a kernel on a GPU."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Counting(TorchDispatchMode):
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -61,7 +61,7 @@ def counted_operations(found: Launches) -> Iterator[None]:
                 found.torch[name] += 1
             return func(*args, **(kwargs or {}))
 
-    with Counting():
+    with Counting():  # type: ignore[no-untyped-call]
         yield
 
 

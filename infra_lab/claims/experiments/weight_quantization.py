@@ -22,6 +22,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.texts import Language, Text, text
+from infra_lab.quantization.settings import PER_ROW
 
 _LAYERS = (0, 14, 29)
 _LAYER = 6  # whose outputs are compared
@@ -29,12 +30,13 @@ _SEQUENCES, _LENGTH = 9, 128
 _GROUP = 64
 _WINDOW, _WINDOWS = 192, 1
 _SALIENT = 0.01
-_GRIDS: dict[str, tuple[Text, dict[str, int]]] = {
-    "w8_row": (text("8 bits, a row", "8 位，逐行"), {"bits": 8, "group_size": -1}),
-    "w4_group": (text("4 bits, groups of 64", "4 位，每组 64"), {"bits": 4, "group_size": 64}),
-    "w4_row": (text("4 bits, a row", "4 位，逐行"), {"bits": 4, "group_size": -1}),
-    "w3_group": (text("3 bits, groups of 64", "3 位，每组 64"), {"bits": 3, "group_size": 64}),
-    "w2_group": (text("2 bits, groups of 64", "2 位，每组 64"), {"bits": 2, "group_size": 64}),
+# Bits, and columns with one scale; PER_ROW is one for a row.
+_GRIDS: dict[str, tuple[Text, int, int]] = {
+    "w8_row": (text("8 bits, a row", "8 位，逐行"), 8, PER_ROW),
+    "w4_group": (text("4 bits, groups of 64", "4 位，每组 64"), 4, 64),
+    "w4_row": (text("4 bits, a row", "4 位，逐行"), 4, PER_ROW),
+    "w3_group": (text("3 bits, groups of 64", "3 位，每组 64"), 3, 64),
+    "w2_group": (text("2 bits, groups of 64", "2 位，每组 64"), 2, 64),
 }
 _METHODS = {
     "rtn": text("round to nearest", "就近舍入"),
@@ -77,9 +79,9 @@ def run(progress: Progress, seed: int) -> Result:
         **{f"columns_{name}": error for name, error in salient.items()},
     }
     rows = []
-    for done, (name, (title, settings)) in enumerate(_GRIDS.items()):
+    for done, (name, (title, bits, group_size)) in enumerate(_GRIDS.items()):
         progress(3 + done, steps, title)
-        found = bench.quantized("rtn", symmetric=True, **settings)
+        found = bench.quantized("rtn", bits=bits, group_size=group_size, symmetric=True)
         ratio = found.likelihood.perplexity / base
         assert found.kl_divergence is not None
         numbers |= {f"{name}_times": ratio, f"{name}_kl": found.kl_divergence}

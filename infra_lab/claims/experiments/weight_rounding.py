@@ -155,6 +155,6 @@ def straight_through(bits: int = 4) -> tuple[float, float]:
     grid = IntegerGrid(bits, torch.tensor(0.5), torch.tensor(middle))
     edge = 0.5 * (middle - 1)
     numbers = torch.tensor([0.2, -1.3, edge - 0.1, edge + 2, -edge - 3], requires_grad=True)
-    fake_quantize(numbers, grid).sum().backward()
+    fake_quantize(numbers, grid).sum().backward()  # type: ignore[no-untyped-call]
     assert numbers.grad is not None
     return float(numbers.grad[:3].mean()), float(numbers.grad[3:].mean())
