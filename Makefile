@@ -16,10 +16,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 COMMAND := $(BIN)/infra-lab
 
-.PHONY: help setup model demo test test-all lint bench lock clean
+.PHONY: help setup model demo test test-all lint docs docs-serve docs-check bench lock clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamp is as old as the last install; a changed lock or pyproject.toml makes it stale.
 $(STAMP): requirements.lock pyproject.toml
@@ -59,6 +59,21 @@ lint: $(STAMP)  ## ruff, its formatter in check mode, and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+# One build a language, so that a search finds pages of one language only.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+MKDOCS_FILE := $(if $(filter zh,$(LANGUAGE)),mkdocs.zh.yml,mkdocs.yml)
+
+docs: docs-check  ## build the site in both languages into site/
+	@$(MKDOCS) build --quiet --config-file mkdocs.yml
+	@$(MKDOCS) build --quiet --config-file mkdocs.zh.yml
+	@echo "open site/index.html, or run: make docs-serve"
+
+docs-serve: $(STAMP)  ## serve the site and rebuild as pages change (LANGUAGE=zh: the Chinese one)
+	@$(MKDOCS) serve --config-file $(MKDOCS_FILE)
+
+docs-check: $(STAMP)  ## what is wrong with the site's pages, file and line
+	@$(BIN)/python -m docs.hooks.check
 
 bench: model  ## measure the engine's throughput and latency here
 	@$(COMMAND) bench throughput

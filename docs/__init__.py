@@ -1,0 +1,2 @@
+"""The site's sources: pages in `en` and `zh`, what they share in `assets`, what builds them in
+`hooks`."""

@@ -1,0 +1,96 @@
+"""A claim as a card: what a post says, what is so, the numbers of both side by side, the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from infra_lab.claims.check import Outcome
+from infra_lab.claims.claim import POSTS, Claim, Language, Numbers, Value
+
+VERDICTS = {
+    "right": ("right", "正确"),
+    "wrong": ("wrong", "错误"),
+    "conditions": ("needs conditions", "有条件"),
+    "unverifiable": ("cannot be checked", "无法核实"),
+}
+EVIDENCE = {
+    "calculated": ("calculated", "计算"),
+    "experiment": ("experiment", "实验"),
+    "cited": ("cited", "引用"),
+    "unverified": ("unverified", "未核实"),
+}
+ANSWERING_VERDICTS = ("wrong", "conditions")  # what a page must put right
+
+
+def pick(texts: tuple[str, str], language: Language) -> str:
+    """The English or the Chinese one of a pair."""
+    return texts[language == "zh"]
+
+
+def claim_card(outcome: Outcome, language: Language) -> list[str]:
+    """Lines of HTML."""
+    claim = outcome.claim
+    verdict = pick(VERDICTS[claim.verdict], language)
+    posts = "; ".join(POSTS[post] for post in claim.says)
+    lines = [
+        f'<div class="claim claim--{claim.verdict}" id="claim-{claim.id.lower()}">',
+        '<p class="claim__head">'
+        f'<span class="claim__id">{claim.id}</span> '
+        f'<span class="claim__verdict">{verdict}</span> '
+        f'<span class="claim__posts">{escape(posts)}</span></p>',
+        f'<blockquote class="claim__said"><p>{_prose(claim.statement[language])}</p></blockquote>',
+        f'<p class="claim__answer">{_prose(claim.answered(language, outcome.numbers))}</p>',
+    ]
+    if any(value.published is not None for value in claim.values):
+        lines += _table(claim.values, outcome.numbers, language)
+    lines += [f'<p class="claim__foot">{_foot(claim, language)}</p>', "</div>"]
+    return lines
+
+
+def number_of(value: float) -> str:
+    """Whole numbers whole, others to four digits."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+
+
+def published_of(value: Value, language: Language) -> str:
+    """One number, or the two ends of a range."""
+    if value.published is None:
+        return ""
+    low, high = value.published
+    joint = " 到 " if language == "zh" else " to "
+    return number_of(low) if low == high else number_of(low) + joint + number_of(high)
+
+
+def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> list[str]:
+    heads = [("number", "数值"), ("published", "帖子"), ("computed", "计算"), ("unit", "单位")]
+    lines = ['<table class="claim__numbers"><thead><tr>']
+    lines += [f'<th scope="col">{pick(head, language)}</th>' for head in heads]
+    lines.append("</tr></thead><tbody>")
+    for value in values:
+        if value.published is None:
+            continue
+        computed = numbers.get(value.name)
+        mark = "holds" if value.holds else "differs"
+        lines.append(
+            f'<tr class="claim__{mark}"><td><code>{value.name}</code></td>'
+            f"<td>{published_of(value, language)}</td>"
+            f"<td>{'' if computed is None else number_of(computed)}</td>"
+            f"<td>{escape(value.unit)}</td></tr>"
+        )
+    lines.append("</tbody></table>")
+    return lines
+
+
+def _foot(claim: Claim, language: Language) -> str:
+    source = f"{pick(('Source', '来源'), language)}: {_prose(claim.source)}"
+    evidence = f"{pick(('Evidence', '依据'), language)}: {pick(EVIDENCE[claim.evidence], language)}"
+    parts = [source, evidence, f"<code>infra-lab claims show {claim.id}</code>"]
+    if claim.experiment:
+        parts.append(f"<code>infra-lab claims run {claim.experiment}</code>")
+    return " · ".join(parts)
+
+
+def _prose(text: str) -> str:
+    """Escaped for HTML, and for the Markdown parser, which must not see emphasis in `a_b_c`."""
+    return escape(text, quote=False)
