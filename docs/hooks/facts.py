@@ -15,6 +15,7 @@ import infra_lab.calculators
 from docs.hooks.faults import ROOT, MarkerError, NotRecordedError
 from infra_lab.calculators.hardware import device
 from infra_lab.claims.check import Outcome, check
+from infra_lab.claims.claim import EXPERIMENTS
 from infra_lab.claims.ledger import Ledger, read_ledger
 from infra_lab.practice import catalog
 from infra_lab.practice.problem import Problem
@@ -67,6 +68,21 @@ class Facts:
             found = importlib.import_module(f"infra_lab.calculators.{module.name}")
             names |= {key: value for key, value in vars(found).items() if _is_public(key, value)}
         return names | {"gpu": device}
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """What the repository holds, by kind."""
+        verdicts = self.ledger.by_verdict()
+        quality = json.loads((self.root / "kernels/testing/quality.json").read_text("utf-8"))
+        return {
+            "claims": len(self.ledger.claims),
+            "corrected": verdicts["wrong"] + verdicts["conditions"],
+            "problems": len(self.problems),
+            "experiments": len(EXPERIMENTS),
+            "kernels": len({row["kernel"] for row in quality["rows"]}),
+            "models": len(self.calculators["MODELS"]),
+            "gpus": len(self.calculators["DEVICES"]),
+        }
 
     def record(self, folder: Path, name: str) -> Any:
         """The JSON of a recorded run or a measurement."""

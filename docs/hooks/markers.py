@@ -13,10 +13,13 @@ from docs.hooks import code_view, interview, runs, steps
 from docs.hooks.cards import ANSWERING_VERDICTS, claim_card
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import Fault, MarkerError, NotRecordedError
+from docs.hooks.generated.questions import most_asked_lines
 from docs.hooks.numbers import expand_lines
 from docs.hooks.page import Line, Page
 
-MARKER = re.compile(r"^(?P<indent>[ \t]*)<!--[ \t]+(?P<name>[a-z-]+)(?P<argument>[^\n]*?)[ \t]*-->")
+MARKER = re.compile(
+    r"^(?P<indent>[ \t]*)<!--[ \t]+(?P<name>[a-z-]+)(?P<argument>[ \t][^\n]*?)?[ \t]*-->"
+)
 
 
 @dataclass
@@ -43,7 +46,7 @@ def expand(page: Page, facts: Facts, up: str = "") -> tuple[str, list[Fault]]:
             out += _expanded(found, context)
         except NotRecordedError as error:
             faults.append(Fault(page.path, line.number, str(error), is_gap=True))
-            name, argument = found["name"], found["argument"].strip()
+            name, argument = found["name"], (found["argument"] or "").strip()
             command = f"infra-lab claims run {argument}"
             if name == "command":
                 command = runs.read_commands(facts.recorded)[argument].command
@@ -57,7 +60,7 @@ def expand(page: Page, facts: Facts, up: str = "") -> tuple[str, list[Fault]]:
 def markers_of(page: Page) -> list[tuple[int, str, str]]:
     """Line, name and argument of every marker."""
     return [
-        (line.number, found["name"], found["argument"].strip())
+        (line.number, found["name"], (found["argument"] or "").strip())
         for line in page.lines
         if line.fence is None and (found := MARKER.match(line.text))
     ]
@@ -76,7 +79,7 @@ def _plain(line: Line) -> str:
 
 
 def _expanded(found: re.Match[str], context: Context) -> list[str]:
-    name, argument = found["name"], found["argument"].strip()
+    name, argument = found["name"], (found["argument"] or "").strip()
     if name not in MARKERS:
         raise MarkerError(f"there is no marker {name!r}{near(name, MARKERS)}")
     expander = MARKERS[name]
@@ -128,6 +131,10 @@ def _problems(_: str, context: Context) -> list[str]:
     return interview.problem_lines(context.page, context.facts, context.up)
 
 
+def _most_asked(_: str, context: Context) -> list[str]:
+    return most_asked_lines(context.facts, context.page.language, context.up)
+
+
 Expander = Callable[[str, Context], list[str]]
 MARKERS: dict[str, Expander] = {
     "claim": _claim,
@@ -138,5 +145,6 @@ MARKERS: dict[str, Expander] = {
     "steps": _steps,
     "follow-ups": _follow_ups,
     "problems": _problems,
+    "most-asked": _most_asked,
 }
-WITHOUT_ARGUMENT = ("follow-ups", "problems")
+WITHOUT_ARGUMENT = ("follow-ups", "problems", "most-asked")

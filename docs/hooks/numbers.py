@@ -4,6 +4,7 @@
     {{ K4.published.kv_gb:.1f }}   what the post says instead
     {{ calc: bytes_per_token(model("llama-3-8b")) / KIB :.0f }}   any calculator
     {{ run.paged-memory.numbers.x:.0% }}, {{ measured.performance.x:.1f }}   what was recorded
+    {{ count.claims }}             how many claims, problems, experiments or kernels there are
 
 The braces stay as they are in code, where they mean something else, but not in Mermaid diagrams.
 """
@@ -50,6 +51,8 @@ def number_text(inside: str, facts: Facts, language: Language = "en") -> str:
     if head == "measured":
         name, _, path = path.partition(".")
         return _formatted(_follow(facts.record(facts.measured, name), path, what), spec, inside)
+    if head == "count":
+        return _formatted(_follow(facts.counts, path, what), spec, inside)
     return _claim_number(head, path, spec, facts, language)
 
 

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds: pages' markers are filled in, assets are brought along.
+"""What MkDocs calls while it builds: pages are generated, markers filled in, assets brought along.
 
 MkDocs loads this file by its path, so the repository's root is put on the path first.
 """
@@ -18,49 +18,77 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page as BuiltPage
 
+from docs.hooks.assets import with_head_tags
+from docs.hooks.calculator_tables import calculator_tables
+from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.faults import ROOT, Fault
+from docs.hooks.generated import generated_pages
+from docs.hooks.generated.questions import LEVELS
 from docs.hooks.markers import expand
-from docs.hooks.page import Page
+from docs.hooks.navigation import navigation
+from docs.hooks.page import Page, parse_page
+from docs.hooks.parity import is_question
+from docs.hooks.steps_data import step_files
+from infra_lab.claims.claim import Language
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
+SKIP_REFERENCE = "INFRA_LAB_DOCS_QUICK"  # a build without the API reference takes seconds
 
 
 class Build:
-    """One build's facts and faults."""
+    """One build's language, facts and faults."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: MkDocsConfig) -> None:
+        self.language: Language = "zh" if config.theme["language"] == "zh" else "en"
         self.facts = Facts()
         self.faults: list[Fault] = []
+        self.with_reference = not os.environ.get(SKIP_REFERENCE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.extra["build"] = Build()
+    build = config.extra["build"] = Build(config)
+    config.nav = navigation(
+        build.facts, build.language, build.with_reference and build.language == "en"
+    )
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    assets = ROOT / "docs" / "assets"
-    for path in sorted(assets.rglob("*")):
-        if path.is_file():
-            name = f"assets/{path.relative_to(assets).as_posix()}"
-            files.append(File.generated(config, name, abs_src_path=str(path)))
+    build: Build = config.extra["build"]
+    for name, text in generated_pages(build.facts, build.language, build.with_reference):
+        files.append(File.generated(config, name, content=text))
+    for folder in ("javascripts", "stylesheets", "vendor", "images"):
+        for path in sorted((ROOT / "docs" / "assets" / folder).rglob("*")):
+            if path.is_file() and path.suffix != ".md":
+                name = f"assets/{path.relative_to(ROOT / 'docs' / 'assets').as_posix()}"
+                files.append(File.generated(config, name, abs_src_path=str(path)))
+    data = {**step_files(), "calculator.json": calculator_tables()}
+    for name, text in data.items():
+        files.append(File.generated(config, f"assets/data/{name}", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: BuiltPage, config: MkDocsConfig, files: Files) -> str:
     build: Build = config.extra["build"]
-    source = page.file.abs_src_path
-    path = Path(source) if source else ROOT / "docs" / page.file.src_uri
-    first_line = 1
-    if source:
-        whole = path.read_text(encoding="utf-8-sig")
-        first_line += whole[: max(whole.rfind(markdown.strip()[:200]), 0)].count("\n")
-    language: Any = config.theme["language"]
-    own = Page(path, "zh" if language == "zh" else "en", dict(page.meta), markdown, first_line)
+    own = _own_page(markdown, page, build.language)
     text, faults = expand(own, build.facts, up_from(page.url))
     build.faults += faults
+    if is_question(own.path):
+        page.meta["tags"] = _tags(own, build)
     return text
+
+
+def on_page_context(context: Any, page: BuiltPage, config: MkDocsConfig, nav: Any) -> Any:
+    """The language switch leads to the same page; the reference has no Chinese twin."""
+    build: Build = config.extra["build"]
+    url = "" if page.url.startswith("reference/") else page.url
+    here, there = ("", "zh/") if build.language == "en" else ("../", "")
+    config.extra["alternate"] = [
+        {"name": "English", "lang": "en", "link": f"{here}{url}" or "."},
+        {"name": "中文", "lang": "zh", "link": f"{there}{url}" or "."},
+    ]
+    return context
 
 
 def on_env(env: Any, config: MkDocsConfig, files: Files) -> Any:
@@ -79,6 +107,30 @@ def on_env(env: Any, config: MkDocsConfig, files: Files) -> Any:
     return env
 
 
+def on_post_page(output: str, page: BuiltPage, config: MkDocsConfig) -> str:
+    return with_head_tags(output, up_from(page.url))
+
+
 def up_from(url: str) -> str:
     """What leads from a page to its site's root: "../../" from "questions/kv-cache/"."""
     return "../" * url.count("/")
+
+
+def _own_page(markdown: str, page: BuiltPage, language: Language) -> Page:
+    """With the lines of the file, where there is one; MkDocs has cut its front matter off."""
+    source = page.file.abs_src_path
+    if page.file.generated_by is None and source:
+        path = Path(source)
+        return parse_page(path, path.read_text(encoding="utf-8-sig"), language)
+    path = ROOT / "docs" / language / page.file.src_uri
+    return Page(path, language, dict(page.meta), markdown, 1)
+
+
+def _tags(page: Page, build: Build) -> list[str]:
+    """What the tag index lists a question under."""
+    topic = build.facts.ledger.topics.get(str(page.front.get("topic")))
+    level = LEVELS.get(str(page.front.get("level")))
+    return [
+        *([topic.title[build.language]] if topic else []),
+        *([pick(level, build.language)] if level else []),
+    ]

@@ -1,0 +1,5 @@
+"""The data of stepwise figures."""
+
+
+def step_files() -> dict[str, str]:
+    return {}
