@@ -23,13 +23,13 @@ from docs.hooks.calculator_tables import calculator_tables
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.faults import ROOT, Fault
+from docs.hooks.figures import step_files
 from docs.hooks.generated import generated_pages
 from docs.hooks.generated.questions import LEVELS
 from docs.hooks.markers import expand
 from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, parse_page
 from docs.hooks.parity import is_question
-from docs.hooks.steps_data import step_files
 from infra_lab.claims.claim import Language
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
@@ -84,7 +84,7 @@ def on_page_context(context: Any, page: BuiltPage, config: MkDocsConfig, nav: An
     build: Build = config.extra["build"]
     url = "" if page.url.startswith("reference/") else page.url
     here, there = ("", "zh/") if build.language == "en" else ("../", "")
-    config.extra["alternate"] = [
+    config.extra["languages"] = [
         {"name": "English", "lang": "en", "link": f"{here}{url}" or "."},
         {"name": "中文", "lang": "zh", "link": f"{there}{url}" or "."},
     ]

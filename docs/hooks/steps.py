@@ -24,7 +24,7 @@ def steps_lines(name: str, language: Language, up: str) -> list[str]:
     if name not in FIGURES:
         raise MarkerError(f"there is no stepwise figure {name!r}{near(name, FIGURES)}")
     title = pick(FIGURES[name], language)
-    data = f"{up}assets/steps/{name}.json"
+    data = f"{up}assets/data/steps/{name}.json"
     fallback = pick(("This figure needs JavaScript.", "此图需要 JavaScript。"), language)
     return [
         f'<figure class="steps" data-steps="{data}" data-language="{language}" '

@@ -81,7 +81,7 @@ _GROUPED = re.compile(r"int(\d)-g(\d+)(?:-s(\d+))?(?:-z(\d+))?")
 
 
 def number_format(name: str) -> NumberFormat:
-    """A format by its name, or by its pattern intB-gGROUP[-sSCALE_BITS][-zZERO_BITS]."""
+    """A format by its name, or by its pattern `intB-gGROUP[-sSCALE_BITS][-zZERO_BITS]`."""
     wanted = _ALIASES.get(name.strip().lower(), name.strip().lower())
     if match := _GROUPED.fullmatch(wanted):
         bits, group, scale, zero = match.groups()

@@ -4,7 +4,7 @@
 import { compute, faults } from "./calculator.js";
 import { TEXTS } from "./calculator_texts.js";
 import { rooflinePlot } from "./roofline.js";
-import { bytes, digits, flops, html, seconds } from "./svg.js";
+import { bytes, count, digits, flops, html, seconds } from "./svg.js";
 
 const DEFAULTS = {
   model: "llama-3-8b", device: "h100", gpus: 1, weights: "bf16", cache: "bf16", operands: "bf16",
@@ -93,8 +93,8 @@ function report(result, input, tables, texts) {
     memoryBar(result, texts),
     definitions([
       [texts.parameters, model.parameters === model.active_parameters
-        ? digits(model.parameters)
-        : `${digits(model.parameters)} (${texts.active}: ${digits(model.active_parameters)})`],
+        ? count(model.parameters)
+        : `${count(model.parameters)} (${texts.active}: ${count(model.active_parameters)})`],
       [texts.weightBytes, bytes(result.weights.total_bytes)],
       [texts.perToken, bytes(result.bytes_per_token)],
       [texts.perRequest, bytes(result.request_bytes)],

@@ -27,10 +27,12 @@ function scaled(value, units, smallest) {
   return `${digits(value)} ${smallest}`;
 }
 
+const COUNTS = [[1e12, "T"], [1e9, "B"], [1e6, "M"]];
 const BINARY = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 const DECIMAL = [[1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"]];
 const SECONDS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];
 
+export const count = (value) => scaled(value, COUNTS, "").trim();
 export const bytes = (value) => scaled(value, BINARY, "B");
 export const flops = (value) => scaled(value, DECIMAL, "FLOP");
 export const seconds = (value) => scaled(value, SECONDS, "s");

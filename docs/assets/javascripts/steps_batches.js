@@ -1,0 +1,34 @@
+// Slots over steps, once for static and once for continuous batching, up to the step that is shown.
+
+import { html } from "./svg.js";
+
+const WORDS = {
+  en: { static: "Static batching", continuous: "Continuous batching", slot: "Slot", prompt: "prompt" },
+  zh: { static: "静态批处理", continuous: "连续批处理", slot: "槽位", prompt: "prompt" },
+};
+
+export function drawBatches(data, current, language) {
+  const words = WORDS[language];
+  const upTo = data.frames[current].step;
+  const width = Math.max(data.static.length, data.continuous.length);
+  const root = html("div", {});
+  for (const mode of ["static", "continuous"]) {
+    const grid = html("div", { class: "grid", style: `--columns:${width}` });
+    for (let slot = 0; slot < data.slots; slot++) {
+      for (let step = 0; step < width; step++) grid.append(cell(data[mode], slot, step, upTo));
+    }
+    root.append(html("p", { class: "steps__label" }, words[mode]), grid);
+  }
+  return root;
+}
+
+function cell(steps, slot, step, upTo) {
+  const found = step <= upTo && steps[step]?.find((one) => one.slot === slot);
+  if (!found) {
+    const idle = step <= upTo && step < steps.length;
+    return html("span", { class: idle ? "grid__cell grid__cell--idle" : "grid__cell" });
+  }
+  const kind = found.prompt ? " grid__cell--prompt" : "";
+  const name = String.fromCharCode(65 + found.request);
+  return html("span", { class: `grid__cell grid__cell--${found.request % 8}${kind}` }, name);
+}

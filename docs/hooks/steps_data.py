@@ -1,5 +1,0 @@
-"""The data of stepwise figures."""
-
-
-def step_files() -> dict[str, str]:
-    return {}
