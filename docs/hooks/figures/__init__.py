@@ -1,4 +1,4 @@
-"""Figures to step through. Each module makes one figure's data by running the engine's own parts."""
+"""Figures to step through. Each module makes one figure's data with the engine's own parts."""
 
 from __future__ import annotations
 

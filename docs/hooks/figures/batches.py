@@ -1,4 +1,4 @@
-"""One scheduler, two ways to feed it: wait for the whole batch (static), or refill at every step."""
+"""One scheduler fed in two ways: wait for the whole batch (static), or refill at every step."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _frame(number: int, static: list[list[Cell]], continuous: list[list[Cell]]) 
     return {
         "step": number,
         "text": {
-            "en": f"Step {number + 1}: static batching keeps {busy[0]} of {SLOTS} slots busy, {en}.",
+            "en": f"Step {number + 1}: static batching keeps {busy[0]} of {SLOTS} slots busy, "
+            f"{en}.",
             "zh": f"第 {number + 1} 步：静态批处理有 {busy[0]}/{SLOTS} 个槽位在工作，{zh}。",
         },
     }

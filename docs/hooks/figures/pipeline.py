@@ -36,7 +36,8 @@ def _frame(number: int) -> dict[str, Any]:
         "text": {
             "en": f"{STAGES} stages, {batches}: {idle} of {STAGES * ticks} places are empty, "
             f"(p - 1) / (m + p - 1) = {share:.1%}. A batch takes {ticks} ticks.",
-            "zh": f"{STAGES} 个阶段、{number} 个 micro-batch：{STAGES * ticks} 个格子空了 {idle} 个，"
+            "zh": f"{STAGES} 个阶段、{number} 个 micro-batch："
+            f"{STAGES * ticks} 个格子空了 {idle} 个，"
             f"(p − 1) / (m + p − 1) = {share:.1%}。全批需要 {ticks} 拍。",
         },
         "plan": plan,

@@ -9,12 +9,13 @@ from infra_lab.cache.kv_cache_manager import KVCacheManager
 
 BLOCK_SIZE = 4
 USABLE_BLOCKS = 7
-SYSTEM = "You are a terse bot . Be brief".split()
-PROMPTS = {
-    "A": [*SYSTEM, *"What is a KV cache ?".split()],
-    "B": [*SYSTEM, *"What is a GPU ?".split()],
-    "D": "Write a poem of four lines about a very small cache that forgets".split(),
+SYSTEM = "You are a terse bot . Be brief"
+TEXTS = {
+    "A": f"{SYSTEM} What is a KV cache ?",
+    "B": f"{SYSTEM} What is a GPU ?",
+    "D": "Write a poem of four lines about a very small cache that forgets",
 }
+PROMPTS = {name: text.split() for name, text in TEXTS.items()}
 
 
 class Cache:
@@ -102,7 +103,8 @@ def figure() -> dict[str, Any]:
     cache.show(
         f"A again: {again['hit']} tokens found, as many as are in full blocks. At least the last "
         "token is always computed: its logits are wanted.",
-        f"再来一次 A：命中 {again['hit']} 个 token，即全部整块。最后一个 token 总要重算，因为需要它的 logits。",
+        f"再来一次 A：命中 {again['hit']} 个 token，即全部整块。"
+        "最后一个 token 总要重算，因为需要它的 logits。",
         PROMPTS["A"],
         again["hit"],
     )
@@ -111,7 +113,8 @@ def figure() -> dict[str, Any]:
         f"The same words with another tenant's salt: {salted['hit']} tokens found. The salt is in "
         "every hash, so tenants cannot probe each other's prompts. "
         f"Blocks evicted for it: {salted['evicted']}, the least recently used first.",
-        f"同样的词，换一个租户的 salt：命中 {salted['hit']}。salt 参与每个哈希，租户之间无法互相试探。"
+        f"同样的词，换一个租户的 salt：命中 {salted['hit']}。"
+        "salt 参与每个哈希，租户之间无法互相试探。"
         f"为此淘汰了 {salted['evicted']} 块，最久未用的先走。",
         PROMPTS["A"],
         salted["hit"],
