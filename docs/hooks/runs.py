@@ -1,8 +1,9 @@
 """Recorded runs: an experiment's tables, conclusions and figure, or a command with its output.
 
 An experiment's record is `docs/recorded/<name>.json`, as `infra-lab claims run <name> --json` gives
-it, with `recorded` (date, machine) added; its figure lies beside it. A command stands in
-`docs/recorded/commands.toml`, its output in `<name>.txt`. `python -m docs.hooks.record` makes them.
+it, with `recorded` (date, machine) added; a figure in each language lies beside it. A command stands
+in `docs/recorded/commands.toml`, its output in `<name>.txt`. `python -m docs.hooks.record` makes
+them.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def run_lines(name: str, facts: Facts, language: Language) -> list[str]:
     for table in record.get("tables", ()):
         lines += [*_table_lines(table, language), ""]
     lines += _conclusion_lines(record.get("conclusions", ()), language)
-    lines += figure_lines(facts.recorded / f"{name}.svg", name)
+    lines += figure_lines(facts.recorded / f"{name}.{language}.svg", name)
     return [*lines, "", _footer(record, language)]
 
 
@@ -113,9 +114,14 @@ def _table_lines(table: Mapping[str, Any], language: Language) -> list[str]:
     heads = "".join(f'<th scope="col">{escape(one)}</th>' for one in columns)
     lines.append(f"<thead><tr>{heads}</tr></thead><tbody>")
     for row in table["rows"]:
-        cells = "".join(f"<td>{escape(texts_of(one, language))}</td>" for one in row)
-        lines.append(f"<tr>{cells}</tr>")
+        cells = zip(row, table["formats"], strict=True)
+        shown = "".join(f"<td>{escape(_cell(one, spec, language))}</td>" for one, spec in cells)
+        lines.append(f"<tr>{shown}</tr>")
     return [*lines, "</tbody></table></div>"]
+
+
+def _cell(value: Any, spec: str, language: Language) -> str:
+    return format(value, spec) if isinstance(value, int | float) else texts_of(value, language)
 
 
 def _conclusion_lines(conclusions: Any, language: Language) -> list[str]:
@@ -124,7 +130,7 @@ def _conclusion_lines(conclusions: Any, language: Language) -> list[str]:
     lines = ['<ul class="run__conclusions">']
     for one in conclusions:
         mark, style = ("✓", "holds") if one["holds"] else ("✗", "fails")
-        text = escape(texts_of(one["text"], language))
+        text = escape(texts_of(one["statement"], language))
         lines.append(f'<li class="run__{style}"><span aria-hidden="true">{mark}</span> {text}</li>')
     return [*lines, "</ul>"]
 
