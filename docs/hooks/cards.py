@@ -20,6 +20,31 @@ EVIDENCE = {
     "cited": ("cited", "引用"),
     "unverified": ("unverified", "未核实"),
 }
+_UNITS_ZH = {
+    "times": "倍",
+    "share": "占比",
+    "tokens": "token",
+    "FLOP/byte": "FLOP/字节",
+    "bytes": "字节",
+    "bits": "位",
+    "all-reduces": "次 all-reduce",
+    "ways": "种",
+    "requests": "个请求",
+    "KV heads": "个 KV 头",
+    "blocks": "块",
+    "kernels": "个算子",
+    "billion parameters": "十亿参数",
+    "1e9 parameters": "十亿参数",
+    "GPUs": "张 GPU",
+    "pairs": "对",
+    "steps": "步",
+    "target runs": "次目标模型",
+    "levels": "级",
+    "transfers": "次传输",
+    "hours": "小时",
+    "minutes": "分钟",
+    "pages": "页",
+}
 ANSWERING_VERDICTS = ("wrong", "conditions")  # what a page must put right
 
 
@@ -62,6 +87,10 @@ def published_of(value: Value, language: Language) -> str:
     return number_of(low) if low == high else number_of(low) + joint + number_of(high)
 
 
+def unit_of(value: Value, language: Language) -> str:
+    return _UNITS_ZH.get(value.unit, value.unit) if language == "zh" else value.unit
+
+
 def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> list[str]:
     heads = [("number", "数值"), ("published", "帖子"), ("computed", "计算"), ("unit", "单位")]
     lines = ['<table class="claim__numbers"><thead><tr>']
@@ -76,7 +105,7 @@ def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> lis
             f'<tr class="claim__{mark}"><td><code>{value.name}</code></td>'
             f"<td>{published_of(value, language)}</td>"
             f"<td>{'' if computed is None else number_of(computed)}</td>"
-            f"<td>{escape(value.unit)}</td></tr>"
+            f"<td>{escape(unit_of(value, language))}</td></tr>"
         )
     lines.append("</tbody></table>")
     return lines

@@ -1,9 +1,9 @@
 """Recorded runs: an experiment's tables, conclusions and figure, or a command with its output.
 
 An experiment's record is `docs/recorded/<name>.json`, as `infra-lab claims run <name> --json` gives
-it, with `recorded` (date, machine) added; a figure in each language lies beside it. A command stands
-in `docs/recorded/commands.toml`, its output in `<name>.txt`. `python -m docs.hooks.record` makes
-them.
+it, with `recorded` (date, machine) added; a figure in each language lies beside it. A command is
+one of `docs/recorded/commands.toml`, its output in `<name>.txt`. All is made by
+`python -m docs.hooks.record`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def texts_of(value: Any, language: Language) -> str:
 
 def _table_lines(table: Mapping[str, Any], language: Language) -> list[str]:
     columns = [texts_of(one, language) for one in table["columns"]]
-    lines = ['<div class="run__table"><table>']
+    lines = ['<div class="run__table"><table class="rows">']
     if table.get("title"):
         lines.append(f"<caption>{escape(texts_of(table['title'], language))}</caption>")
     heads = "".join(f'<th scope="col">{escape(one)}</th>' for one in columns)

@@ -13,7 +13,7 @@ export function drawBatches(data, current, language) {
   const width = Math.max(data.static.length, data.continuous.length);
   const root = html("div", {});
   for (const mode of ["static", "continuous"]) {
-    const grid = html("div", { class: "grid", style: `--columns:${width}` });
+    const grid = html("div", { class: "ticks", style: `--columns:${width}` });
     for (let slot = 0; slot < data.slots; slot++) {
       for (let step = 0; step < width; step++) grid.append(cell(data[mode], slot, step, upTo));
     }
@@ -26,9 +26,9 @@ function cell(steps, slot, step, upTo) {
   const found = step <= upTo && steps[step]?.find((one) => one.slot === slot);
   if (!found) {
     const idle = step <= upTo && step < steps.length;
-    return html("span", { class: idle ? "grid__cell grid__cell--idle" : "grid__cell" });
+    return html("span", { class: idle ? "ticks__cell ticks__cell--idle" : "ticks__cell" });
   }
-  const kind = found.prompt ? " grid__cell--prompt" : "";
+  const kind = found.prompt ? " ticks__cell--prompt" : "";
   const name = String.fromCharCode(65 + found.request);
-  return html("span", { class: `grid__cell grid__cell--${found.request % 8}${kind}` }, name);
+  return html("span", { class: `ticks__cell ticks__cell--${found.request % 8}${kind}` }, name);
 }

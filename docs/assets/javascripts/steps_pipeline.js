@@ -6,12 +6,12 @@ const WORDS = { en: { stage: "Stage" }, zh: { stage: "阶段" } };
 
 export function drawPipeline(data, current, language) {
   const { plan } = data.frames[current];
-  const grid = html("div", { class: "grid", style: `--columns:${plan[0].length}` });
+  const grid = html("div", { class: "ticks", style: `--columns:${plan[0].length}` });
   plan.forEach((row, stage) => {
     for (const batch of row) {
-      const kind = batch === null ? "grid__cell--idle" : `grid__cell--${batch % 8}`;
+      const kind = batch === null ? "ticks__cell--idle" : `ticks__cell--${batch % 8}`;
       const name = `${WORDS[language].stage} ${stage}`;
-      grid.append(html("span", { class: `grid__cell ${kind}`, title: name }, batch === null ? "" : String(batch + 1)));
+      grid.append(html("span", { class: `ticks__cell ${kind}`, title: name }, batch === null ? "" : String(batch + 1)));
     }
   });
   return html("div", {}, html("p", { class: "steps__label" }, `${WORDS[language].stage} 0 – ${plan.length - 1}`), grid);

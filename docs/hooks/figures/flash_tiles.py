@@ -97,15 +97,13 @@ def _frame(
         "done": [[int(one) for one in row] for row in done],
         "rows": [
             {
-                "m": None if math.isinf(maxima[query]) else round(maxima[query], 4),
-                "l": round(sums[query], 6),
-                "acc": round(outputs[query], 6),
+                "m": round(maxima[query], 4) if sums[query] else None,
+                "l": round(sums[query], 6) if sums[query] else None,
+                "acc": round(outputs[query], 6) if sums[query] else None,
                 "factor": round(corrections[query - top], 6)
-                if top <= query < top + TILE_QUERIES
+                if top <= query < top + TILE_QUERIES and left
                 else None,
-                "o": round(outputs[query] / sums[query], 6)
-                if done[query][-1] and sums[query]
-                else None,
+                "o": round(outputs[query] / sums[query], 6) if done[query][-1] else None,
             }
             for query in range(NUM_QUERIES)
         ],

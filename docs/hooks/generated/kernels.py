@@ -181,7 +181,7 @@ def _quality(kernel_page: KernelPage, language: Language) -> Iterator[str]:
     for kernel in sorted({row["kernel"] for row in kernel_page.rows}):
         rows = [row for row in kernel_page.rows if row["kernel"] == kernel]
         heads = "".join(f'<th scope="col">{pick(texts, language)}</th>' for _, texts in COLUMNS)
-        yield from (f"### `{kernel}`", "", '<div class="run__table"><table>')
+        yield from (f"### `{kernel}`", "", '<div class="run__table"><table class="rows">')
         yield f"<thead><tr>{heads}</tr></thead><tbody>"
         for row in rows:
             cells = "".join(f"<td>{row[key] if row[key] != '' else '-'}</td>" for key, _ in COLUMNS)
