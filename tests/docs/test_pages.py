@@ -1,0 +1,162 @@
+"""Every page that there is: nothing wrong with it, its code runs, its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+from docs.hooks.check import check_page, main
+from docs.hooks.page import Page, read_page
+from docs.hooks.parity import missing_pages
+from docs.hooks.record import command_output
+from docs.hooks.runs import read_commands
+from infra_lab.cli.main import COMMANDS
+from tests.docs.page_helpers import FACTS, PAGES, name_of
+
+RECORDED = read_commands(FACTS.recorded)
+QUICK = [one for one in RECORDED.values() if not one.is_prepared]
+SHELLS = ("bash", "sh", "shell", "console")
+
+
+def code_blocks(page: Page) -> Iterator[tuple[str, str, str, int]]:
+    """Language, info string, text and line of each code block."""
+    block: list[str] = []
+    for line in page.lines:
+        if line.is_delimiter and not block:
+            block, start = [""], line.number
+        elif line.is_delimiter:
+            yield line.language, line.fence or "", "\n".join(block[1:]), start
+            block = []
+        elif line.fence is not None:
+            block.append(line.text)
+
+
+def programs() -> list[Any]:
+    return [
+        pytest.param(text, id=f"{name_of(path)}:{line}")
+        for path in PAGES
+        for language, info, text, line in code_blocks(read_page(path))
+        if language == "python" and ".fragment" not in info
+    ]
+
+
+def commands(path: Path) -> Iterator[tuple[int, str]]:
+    """Every `infra-lab ...` that a page shows, in a shell's block or as code in a line."""
+    page = read_page(path)
+    for line in page.lines:
+        if line.fence is None:
+            for found in re.findall(r"`(infra-lab [^`]+)`", line.text):
+                yield line.number, found
+        elif line.language in SHELLS and "infra-lab " in line.text:
+            for found in re.findall(r"(?:^|\$ |&& )(infra-lab [^#|&>]+)", line.text.strip()):
+                yield line.number, found
+
+
+def unknown_word(command: str) -> str | None:
+    """The first word of a command that the command line does not know."""
+    words = command.split()[1:]
+    if not words or words[0].startswith("-") or words[0] not in COMMANDS:
+        return None if words[:1] in (["--help"], ["COMMAND"], ["..."]) else " ".join(words[:1])
+    found: Any = typer.main.get_command(import_module(f"infra_lab.cli.{words[0]}").app)
+    rest = words[1:]
+    while isinstance(found, click.Group) or hasattr(found, "commands"):
+        name = next((word for word in rest if not word.startswith("-")), None)
+        if name is None or name not in found.commands:
+            break
+        found, rest = found.commands[name], rest[rest.index(name) + 1 :]
+    known = {"--help", "-h"} | {option for one in found.params for option in one.opts}
+    known |= {option for one in found.params for option in one.secondary_opts}
+    if hasattr(found, "commands"):  # options of the command that a bare group means
+        known |= {o for sub in found.commands.values() for one in sub.params for o in one.opts}
+    for word in rest:
+        option = word.split("=")[0].rstrip(",.;)")
+        if option.startswith("-") and not re.fullmatch(r"-\d.*", option) and option not in known:
+            return option
+    return None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_nothing_is_wrong_with_a_page(path: Path) -> None:
+    assert [str(one) for one in check_page(path, FACTS) if not one.is_gap] == []
+
+
+def test_both_languages_have_the_same_pages() -> None:
+    assert missing_pages() == []
+
+
+@pytest.mark.parametrize("program", programs())
+def test_a_program_on_a_page_runs(program: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(FACTS.root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_command_on_a_page_exists(path: Path) -> None:
+    wrong = [
+        (line, command, word)
+        for line, command in commands(path)
+        if (word := unknown_word(command)) is not None
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", list(RECORDED))
+def test_a_recorded_command_exists(name: str) -> None:
+    assert unknown_word(RECORDED[name].command) is None
+
+
+@pytest.mark.parametrize("command", QUICK, ids=lambda one: one.name)
+def test_a_recorded_command_prints_the_same_again(command: Any) -> None:
+    kept = (FACTS.recorded / f"{command.name}.txt").read_text(encoding="utf-8")
+    assert command_output(command.command) == kept
+
+
+def test_unknown_words_are_seen() -> None:
+    assert unknown_word("infra-lab clac kv") == "clac"
+    assert unknown_word("infra-lab calc kv llama-2-70b --length 4096") == "--length"
+    assert unknown_word("infra-lab calc kv llama-2-70b --tokens 4096") is None
+    assert unknown_word("infra-lab claims --topic kv_cache") is None
+
+
+def test_the_check_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "questions" / "x.md"
+    path.parent.mkdir()
+    path.write_text("---\ntitle: x\n---\nIt is 3.5 GB.\n\n<!-- claim K999 -->\n", encoding="utf-8")
+    assert main([str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert f"{path}:4: '3.5 GB' is typed by hand" in printed
+    assert f"{path}:6: there is no claim 'K999'" in printed
+    assert "front matter: topic is missing" in printed
+
+
+def test_a_gap_is_no_fault_unless_the_check_is_strict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.md"
+    path.write_text("{{ run.no-such-record.x }}\n", encoding="utf-8")
+    assert main([str(path)]) == 0
+    assert "(to be recorded)" in capsys.readouterr().out
+    assert main([str(path), "--strict"]) == 1
+
+
+def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["no/such/page.md"])
+    assert "there is no" in capsys.readouterr().err
