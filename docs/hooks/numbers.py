@@ -124,8 +124,10 @@ def _calculated(expression: str, facts: Facts) -> Any:
 
 def _run_number(name: str, path: str, facts: Facts) -> Any:
     record = facts.record(facts.recorded, name)
-    start = record.get("numbers", record)
-    return _follow(start if path.partition(".")[0] in start else record, path, f"run.{name}.{path}")
+    numbers = record.get("numbers", {})
+    is_number = any(path == key or path.startswith(f"{key}.") for key in numbers)
+    is_other = path.partition(".")[0] in record
+    return _follow(record if is_other and not is_number else numbers, path, f"run.{name}.{path}")
 
 
 def _claim_number(head: str, path: str, spec: str, facts: Facts, language: Language) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_tiles_come_to_the_softmax_of_the_whole_row() -> None:
 
 def test_a_factor_is_below_one_exactly_where_the_maximum_moved() -> None:
     frames = flash_tiles.figure()["frames"]
-    for before, frame in zip(frames, frames[1:], strict=False):
+    for before, frame in pairwise(frames):
         for old, new in zip(before["rows"], frame["rows"], strict=True):
             if new["factor"] is not None:
                 assert new["factor"] == pytest.approx(math.exp(old["m"] - new["m"]), abs=1e-4)

@@ -122,7 +122,7 @@ def test_a_marker_in_code_is_text() -> None:
 )
 def test_a_marker_that_names_nothing_is_a_fault(body: str, told: str) -> None:
     found = complaints(f"\n{body}", FRONT)
-    assert [line for line, _ in found] == [12]
+    assert [line for line, _ in found] == [14]
     assert told in found[0][1]
 
 
