@@ -7,6 +7,7 @@ from html import escape
 
 from infra_lab.claims.check import Outcome
 from infra_lab.claims.claim import POSTS, Claim, Language, Numbers, Value
+from infra_lab.claims.experiments import is_written
 
 VERDICTS = {
     "right": ("right", "正确"),
@@ -53,8 +54,8 @@ def pick(texts: tuple[str, str], language: Language) -> str:
     return texts[language == "zh"]
 
 
-def claim_card(outcome: Outcome, language: Language) -> list[str]:
-    """Lines of HTML."""
+def claim_card(outcome: Outcome, language: Language, up: str = "") -> list[str]:
+    """Lines of HTML. `up` leads to the site's root."""
     claim = outcome.claim
     verdict = pick(VERDICTS[claim.verdict], language)
     posts = "; ".join(POSTS[post] for post in claim.says)
@@ -69,7 +70,7 @@ def claim_card(outcome: Outcome, language: Language) -> list[str]:
     ]
     if any(value.published is not None for value in claim.values):
         lines += _table(claim.values, outcome.numbers, language)
-    lines += [f'<p class="claim__foot">{_foot(claim, language)}</p>', "</div>"]
+    lines += [f'<p class="claim__foot">{_foot(claim, language, up)}</p>', "</div>"]
     return lines
 
 
@@ -111,12 +112,14 @@ def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> lis
     return lines
 
 
-def _foot(claim: Claim, language: Language) -> str:
+def _foot(claim: Claim, language: Language, up: str) -> str:
     source = f"{pick(('Source', '来源'), language)}: {_prose(claim.source)}"
     evidence = f"{pick(('Evidence', '依据'), language)}: {pick(EVIDENCE[claim.evidence], language)}"
     parts = [source, evidence, f"<code>infra-lab claims show {claim.id}</code>"]
     if claim.experiment:
-        parts.append(f"<code>infra-lab claims run {claim.experiment}</code>")
+        command = f"<code>infra-lab claims run {claim.experiment}</code>"
+        shown = f'<a href="{up}experiments/#{claim.experiment}">{command}</a>'
+        parts.append(shown if is_written(claim.experiment) else command)
     return " · ".join(parts)
 
 

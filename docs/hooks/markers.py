@@ -91,7 +91,7 @@ def _expanded(found: re.Match[str], context: Context) -> list[str]:
 
 
 def _claim(argument: str, context: Context) -> list[str]:
-    return claim_card(context.facts.outcome(argument), context.page.language)
+    return claim_card(context.facts.outcome(argument), context.page.language, context.up)
 
 
 def _claims(argument: str, context: Context) -> list[str]:
@@ -103,7 +103,7 @@ def _claims(argument: str, context: Context) -> list[str]:
         if claim_id in context.shown or outcome.claim.verdict not in ANSWERING_VERDICTS:
             continue
         context.shown.add(claim_id)
-        lines += ["", *claim_card(outcome, context.page.language)]
+        lines += ["", *claim_card(outcome, context.page.language, context.up)]
     return lines
 
 

@@ -35,6 +35,7 @@ def navigation(facts: Facts, language: Language, with_reference: bool) -> Nav:
         {say("Errata", "勘误"): "errata.md"},
         {
             say("More", "更多"): [
+                {say("Experiments", "实验"): "experiments.md"},
                 {say("Glossary", "术语表"): "glossary.md"},
                 {say("Measured performance", "实测性能"): "performance.md"},
                 {say("Quantization measured", "量化实测"): "quantization.md"},

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from docs.hooks.facts import Facts
-from docs.hooks.generated import errata, kernels, performance, plan, problems, questions, reference
+from docs.hooks.generated import (
+    errata,
+    experiments,
+    kernels,
+    performance,
+    plan,
+    problems,
+    questions,
+    reference,
+)
 from infra_lab.claims.claim import Language
 
 
@@ -17,6 +26,7 @@ def generated_pages(
     yield from problems.pages(facts, language)
     yield from kernels.pages(facts, language)
     yield from errata.pages(facts, language)
+    yield from experiments.pages(facts, language)
     yield from plan.pages(facts, language)
     yield from performance.pages(facts, language)
     if with_reference and language == "en":
