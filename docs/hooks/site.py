@@ -83,7 +83,8 @@ def on_page_context(context: Any, page: BuiltPage, config: MkDocsConfig, nav: An
     """The language switch leads to the same page; the reference has no Chinese twin."""
     build: Build = config.extra["build"]
     url = "" if page.url.startswith("reference/") else page.url
-    here, there = ("", "zh/") if build.language == "en" else ("../", "")
+    up = up_from(page.url)
+    here, there = (up, f"{up}zh/") if build.language == "en" else (f"{up}../", up)
     config.extra["languages"] = [
         {"name": "English", "lang": "en", "link": f"{here}{url}" or "."},
         {"name": "中文", "lang": "zh", "link": f"{there}{url}" or "."},

@@ -176,8 +176,8 @@ def test_a_search_finds_words_of_the_field(
     site: str, visit: Visitor, language: str, query: str, wanted: str
 ) -> None:
     opened = settled(visit(site + language))
-    opened.page.locator("label[for=__search]").first.click()
-    opened.page.locator(".md-search__input").fill(query)
+    opened.page.locator(".md-search__input").click()
+    opened.page.keyboard.type(query)
     first = opened.page.locator(".md-search-result__item").first
     first.wait_for()
     assert wanted.lower() in opened.page.locator(".md-search-result__list").inner_text().lower()
