@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from infra_lab.claims.check import Outcome
-from infra_lab.claims.claim import POSTS, Claim, Language, Numbers, Value
+from infra_lab.claims.claim import POSTS, Claim, Numbers, Value
 from infra_lab.claims.experiments import is_written
+from infra_lab.claims.texts import Language
 
 VERDICTS = {
     "right": ("right", "正确"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from docs.hooks.cards import pick
 from docs.hooks.sources import Excerpt, find_source
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 
 
 def code_lines(reference: str, root: Path, language: Language, up: str) -> list[str]:

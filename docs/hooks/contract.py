@@ -10,7 +10,8 @@ from docs.hooks.faults import Fault, MarkerError
 from docs.hooks.interview import follow_ups
 from docs.hooks.markers import markers_of
 from docs.hooks.page import Page
-from infra_lab.claims.claim import POSTS, Language
+from infra_lab.claims.claim import POSTS
+from infra_lab.claims.texts import Language
 
 HEADINGS: dict[Language, tuple[str, ...]] = {
     "en": (

@@ -9,7 +9,7 @@ from docs.hooks.facts import Facts
 from docs.hooks.generated.kernels import kernel_pages
 from docs.hooks.generated.problems import TRACKS
 from docs.hooks.generated.questions import questions
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 
 Nav = list[Any]
 

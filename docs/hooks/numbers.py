@@ -19,7 +19,7 @@ from typing import Any
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import Fault, MarkerError, NotRecordedError
 from docs.hooks.page import Line, Page
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 from infra_lab.errors import UsageError
 
 EXPANDED_LANGUAGES = ("mermaid",)

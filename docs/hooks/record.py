@@ -24,10 +24,11 @@ if __package__ in (None, ""):  # python docs/hooks/record.py
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import ROOT
 from docs.hooks.runs import Command, read_commands
-from infra_lab.claims.claim import EXPERIMENTS, Language
+from infra_lab.claims.claim import EXPERIMENTS
 from infra_lab.claims.experiments import experiment, is_written
 from infra_lab.claims.experiments.experiment import silent
 from infra_lab.claims.experiments.needs import check_needs
+from infra_lab.claims.texts import Language
 from infra_lab.errors import InfraLabError
 
 SEED = 0  # what `infra-lab claims run` takes where none is given

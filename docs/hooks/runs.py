@@ -18,7 +18,8 @@ from typing import Any
 from docs.hooks.cards import number_of, pick
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import MarkerError, NotRecordedError
-from infra_lab.claims.claim import EXPERIMENTS, Language
+from infra_lab.claims.claim import EXPERIMENTS
+from infra_lab.claims.texts import Language
 from infra_lab.figures import INK
 
 

@@ -30,7 +30,7 @@ from docs.hooks.markers import expand
 from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, parse_page
 from docs.hooks.parity import is_question
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
 SKIP_REFERENCE = "INFRA_LAB_DOCS_QUICK"  # a build without the API reference takes seconds

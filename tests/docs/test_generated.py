@@ -15,7 +15,7 @@ from docs.hooks.generated.problems import without_headings
 from docs.hooks.generated.reference import modules
 from docs.hooks.markers import expand, markers_of
 from docs.hooks.page import parse_page
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 from tests.docs.page_helpers import FACTS
 
 MADE = {

@@ -8,7 +8,7 @@ import pytest
 
 from docs.hooks.cards import claim_card
 from docs.hooks.markers import MARKERS, markers_of
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 from tests.docs.page_helpers import FACTS, complaints, expanded, page
 
 FRONT = """\

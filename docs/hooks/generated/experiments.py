@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from infra_lab.claims.claim import Language
 from infra_lab.claims.experiments import experiment, written
+from infra_lab.claims.texts import Language
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.runs import texts_of
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 
 FILE = "performance"
 

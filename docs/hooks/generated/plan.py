@@ -15,7 +15,7 @@ from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.faults import MarkerError
 from docs.hooks.generated.questions import Question, questions
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 
 LENGTHS = (1, 2, 4, 8)
 READING_MINUTES = 45  # to read a page, run its command and answer its follow-ups aloud

@@ -10,7 +10,7 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.interview import LEVELS
-from infra_lab.claims.claim import Language
+from infra_lab.claims.texts import Language
 from infra_lab.practice.problem import NOTES, Problem
 
 TRACKS = {
