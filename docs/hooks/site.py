@@ -30,6 +30,7 @@ from docs.hooks.markers import expand
 from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, parse_page
 from docs.hooks.parity import is_question
+from docs.hooks.search import mend_segmenter
 from infra_lab.claims.texts import Language
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
@@ -110,6 +111,11 @@ def on_env(env: Any, config: MkDocsConfig, files: Files) -> Any:
 
 def on_post_page(output: str, page: BuiltPage, config: MkDocsConfig) -> str:
     return with_head_tags(output, up_from(page.url))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    if not mend_segmenter(Path(config.site_dir)):
+        log.warning("the theme's search worker has changed: see docs/hooks/search.py")
 
 
 def up_from(url: str) -> str:
