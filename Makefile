@@ -67,7 +67,7 @@ MKDOCS_FILE := $(if $(filter zh,$(LANGUAGE)),mkdocs.zh.yml,mkdocs.yml)
 docs: docs-check  ## build the site in both languages into site/
 	@$(MKDOCS) build --quiet --config-file mkdocs.yml
 	@$(MKDOCS) build --quiet --config-file mkdocs.zh.yml
-	@echo "open site/index.html, or run: make docs-serve"
+	@echo "to read it: $(BIN)/python -m http.server --directory site 8000"
 
 docs-serve: $(STAMP)  ## serve the site and rebuild as pages change (LANGUAGE=zh: the Chinese one)
 	@$(MKDOCS) serve --config-file $(MKDOCS_FILE)
