@@ -19,6 +19,8 @@ from docs.hooks.lint import lint
 from docs.hooks.markers import expand
 from docs.hooks.page import Page, read_page
 from docs.hooks.parity import is_question, missing_pages, parity_faults
+from infra_lab.claims.ledger import LedgerError
+from infra_lab.practice.problem import ProblemError
 
 # Tables of measured values stand in these as text; each page says how they were taken.
 UNLINTED = {"quantization.md"}
@@ -81,7 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for path in given
             for one in (sorted(path.rglob("*.md")) if path.is_dir() else [path])
         ]
-    faults = check_all(Facts(), paths)
+    try:
+        faults = check_all(Facts(), paths)
+    except (LedgerError, ProblemError) as error:  # pages cannot be checked against what is broken
+        print(error)
+        return 1
     gaps = [one for one in faults if one.is_gap and not options.strict]
     for one in faults:
         print(f"{one}{' (to be recorded)' if one in gaps else ''}")
