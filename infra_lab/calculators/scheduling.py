@@ -3,6 +3,9 @@
 Answers "200, 50 and 100 tokens in one static batch: what is wasted?": 250 of 600 slot steps. That
 is slot occupancy, not GPU utilization, and continuous batching needs a queue to fill the gaps:
 the same three requests alone take 200 steps either way.
+
+With an endless queue the gain is the mean of a batch's longest request over the mean of all, and
+so a law of the lengths' distribution.
 """
 
 from __future__ import annotations
@@ -46,10 +49,36 @@ def continuous_batches(lengths: Sequence[int], num_slots: int) -> BatchRun:
 
 
 def exponential_gain(num_slots: int) -> float:
-    """Continuous over static batching where lengths are exponential and a queue never ends: a
-    batch lasts as long as the longest of n, in the mean H_n = 1 + 1/2 + ... + 1/n mean lengths."""
+    """Slot steps of static over continuous batches in an endless queue of exponential lengths.
+
+    A batch lasts as long as its longest request, whose mean is that of a request times
+    H = 1 + 1/2 + ... + 1/slots: the longest of n waits for the first to end, 1/n of a mean, and is
+    then the longest of n - 1.
+    """
     require_count("num_slots", num_slots)
-    return sum(1 / slot for slot in range(1, num_slots + 1))
+    return sum(1 / count for count in range(1, num_slots + 1))
+
+
+def uniform_gain(num_slots: int) -> float:
+    """Likewise for lengths spread evenly from 0 to some longest: 2 slots / (slots + 1), below 2."""
+    require_count("num_slots", num_slots)
+    return 2 * num_slots / (num_slots + 1)
+
+
+def mean_held_tokens(requests: Sequence[tuple[int, int]]) -> float:
+    """Tokens that a running request holds in the mean over time, of an even mix of (prompt,
+    output) lengths under continuous batching.
+
+    A request is seen while its output grows from 1 to o, p + (o + 1) / 2 tokens in the mean, and
+    for o steps: long outputs are seen more often than they arrive (sum of o x tokens / sum of o).
+    """
+    if not requests:
+        raise UsageError("no requests: give at least one pair of lengths")
+    for prompt, output in requests:
+        require_count("a prompt's length", prompt)
+        require_count("an output's length", output)
+    held = sum(output * (prompt + (output + 1) / 2) for prompt, output in requests)
+    return held / sum(output for _, output in requests)
 
 
 def _check(lengths: Sequence[int], num_slots: int) -> None:
