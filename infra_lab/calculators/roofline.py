@@ -183,6 +183,22 @@ def crossover_batch(model: Model, context: int, setting: Setting) -> float | Non
     return one.weight_bytes / setting.bytes_per_s / per_request
 
 
+def crossover_context(model: Model, setting: Setting) -> float | None:
+    """The context from which on no batch of decodes is bound by arithmetic; None where every
+    context has such a batch.
+
+    With s tokens of context a request brings f + a s FLOPs and k s bytes; both take equally long
+    at s = (f / peak) / (k / bandwidth - a / peak). Where attention alone is bound by arithmetic,
+    which takes many query heads for each cached number as in MLA, that never comes.
+    """
+    one, two = (decode_cost(model, 1, context, setting) for context in (1, 2))
+    per_token_flops = two.flops - one.flops
+    per_token_s = one.cache_bytes / setting.bytes_per_s - per_token_flops / setting.flops_per_s
+    if per_token_s <= 0:
+        return None
+    return (one.flops - per_token_flops) / setting.flops_per_s / per_token_s
+
+
 def intensity_limit(model: Model, context: int, setting: Setting) -> float:
     """FLOPs a byte of an endless batch: only the requests' own bytes are left to divide by."""
     one = decode_cost(model, 1, context, setting)
