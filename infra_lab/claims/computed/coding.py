@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from infra_lab.claims.claim import Numbers
 
 
@@ -14,4 +16,9 @@ def ring_walks(num_places: int, num_steps: int) -> int:
 
 
 def h1() -> Numbers:
-    return {f"n{steps}": ring_walks(10, steps) for steps in (4, 10, 12, 20)}
+    return {
+        **{f"n{steps}": ring_walks(10, steps) for steps in (4, 10, 12, 20)},
+        # The closed form sums m x ways before it divides by m.
+        "double_steps": next(n for n in count() if 10 * ring_walks(10, n) > 2**53),
+        "int64_steps": next(n for n in count() if ring_walks(10, n) >= 2**63),
+    }
