@@ -170,8 +170,8 @@ def test_for_some_seconds_nothing_stays_held_and_memory_hardly_grows(tiny_folder
 
 @pytest.mark.slow
 def test_for_twenty_minutes_memory_is_flat(tiny_folder: Path) -> None:
-    """Were each of some sixteen thousand answers to leave a kilobyte behind, half of them would show
-    as eight megabytes; 0.7 were seen."""
+    """Were each of sixteen thousand answers to leave a kilobyte behind, half of them would show as
+    eight megabytes; 0.7 were seen."""
     found = soak(tiny_folder, seconds=1200.0)
     print(f"RSS in MB: {[round(one, 1) for one in found.rss_mb]}; ends: {found.ends}")
     assert sum(found.ends.values()) > 5_000
