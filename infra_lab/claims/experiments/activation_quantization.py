@@ -20,6 +20,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, Text, text
 from infra_lab.quantization.settings import PER_ROW
 
@@ -39,6 +40,11 @@ _NAMES = {
 
 
 def run(progress: Progress, seed: int) -> Result:
+    with one_thread():
+        return _run(progress, seed)
+
+
+def _run(progress: Progress, seed: int) -> Result:
     from infra_lab.quantization.outliers import with_planted_outliers
 
     steps = 9

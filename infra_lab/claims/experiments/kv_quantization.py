@@ -19,6 +19,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.needs import default_model
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ _WINDOW, _WINDOWS = 192, 2
 
 
 def run(progress: Progress, seed: int) -> Result:
+    with one_thread():
+        return _run(progress, seed)
+
+
+def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     from infra_lab.models.loader import open_checkpoint

@@ -21,6 +21,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
+from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, Text, text
 from infra_lab.quantization.settings import PER_ROW
 
@@ -47,6 +48,11 @@ _METHODS = {
 
 
 def run(progress: Progress, seed: int) -> Result:
+    with one_thread():
+        return _run(progress, seed)
+
+
+def _run(progress: Progress, seed: int) -> Result:
     steps = 4 + len(_GRIDS)
     progress(0, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
