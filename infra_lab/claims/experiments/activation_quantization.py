@@ -217,12 +217,14 @@ def draw(result: Result, path: Path, language: Language) -> None:
 
     with drawing(path, width=7.8) as (_, axes):
         for name, title in _NAMES.items():
-            axes.semilogx(
+            axes.loglog(
                 FACTORS,
                 [100 * result.numbers[f"{name}_x{factor:.0f}"] for factor in FACTORS],
                 marker="o",
                 label=title[language],
             )
+        axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+        axes.minorticks_off()
         axes.set_xlabel(
             {"en": "how much larger 4 of 512 channels are", "zh": "512 个通道中 4 个放大的倍数"}[
                 language
