@@ -7,14 +7,13 @@ where layers run on packed weights.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from infra_lab.bench.quality_rows import ComparedRow
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
 from infra_lab.models.parameters import num_parameters
@@ -46,7 +45,8 @@ class Variant:
     def settings(
         self, config: ModelConfig, common: dict[str, Any], group_size: int | None = None
     ) -> QuantizationSettings:
-        """common: of all rows. group_size: of those that leave it open and have a choice."""
+        """common: of all rows whose method knows it. group_size: of those that leave it open and
+        have a choice."""
         method = METHODS[self.method]
         if not method.grouped or "group_size" not in method.options:
             group_size = None
@@ -56,29 +56,8 @@ class Variant:
             "group_size": self.group_size or group_size,
             "symmetric": self.symmetric,
         }
-        return choose_settings(self.method, config, common | own)
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """Attributes:
-    name: as the field writes it: "gptq W4A16".
-    settings: all that made it; of the model as it was, nothing.
-    bits_per_weight: of the decoder's linear layers, scales, zeros and orders counted.
-    size_bytes: of all weights, those that are not quantized in 16 bits.
-    kl_divergence, top1_agreement: as in TextQuality; 0 and 1 of the model itself.
-    tokens_per_s: of one greedy request; None where it was not measured.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    bits_per_weight: float
-    size_bytes: int
-    perplexity: float
-    kl_divergence: float
-    top1_agreement: float
-    tokens_per_s: float | None
-    quantize_s: float
+        known = {name: value for name, value in common.items() if name in method.known}
+        return choose_settings(self.method, config, known | own)
 
 
 def default_variants(methods: Sequence[str] | None, bits: Sequence[int] | None) -> list[Variant]:
@@ -139,17 +118,12 @@ class Comparison:
         return self._model_row() if settings is None else self._quantized_row(settings)
 
     def _model_row(self) -> ComparedRow:
-        from infra_lab.quantization.evaluate import TextModel, evaluate
-
-        model = TextModel.load(self._checkpoint, max(map(len, self._windows)))
-        quality = evaluate(model, self._windows, progress=self._saying("fp32", "evaluating"))
-        del model
         return ComparedRow(
             "fp32",
             {},
             32.0,
             4 * num_parameters(self._checkpoint.config),
-            quality.likelihood.perplexity,
+            self._said_by_the_model().likelihood().perplexity,
             0.0,
             1.0,
             self._speed(self._checkpoint),
@@ -209,41 +183,6 @@ class Comparison:
 
     def _saying(self, name: str, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self._progress(done, total, f"{name}: {what}")
-
-
-class RowsFile:
-    """Finished rows as JSON lines, each with the facts that it holds for: a comparison that was
-    interrupted takes them from here."""
-
-    def __init__(self, path: Path | None, facts: dict[str, Any]) -> None:
-        """facts: model, texts and windows, JSON-ready. Raises UsageError for a file of others."""
-        self._path = path
-        self._facts = facts
-        self._rows: list[ComparedRow] = []
-        if path is not None and path.exists():
-            self._rows = list(map(self._parsed, path.read_text(encoding="utf-8").splitlines()))
-
-    def find(self, settings: dict[str, Any]) -> ComparedRow | None:
-        return next((row for row in self._rows if row.settings == settings), None)
-
-    def add(self, row: ComparedRow) -> None:
-        self._rows.append(row)
-        if self._path is not None:
-            line = json.dumps({"facts": self._facts, "row": asdict(row)})
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-
-    def _parsed(self, line: str) -> ComparedRow:
-        try:
-            entry = json.loads(line)
-            facts, row = entry["facts"], ComparedRow(**entry["row"])
-        except (ValueError, LookupError, TypeError):
-            raise UsageError(f"{self._path} holds no rows of this command: give another") from None
-        if facts != self._facts:
-            raise UsageError(
-                f"{self._path} holds rows of another model, text or window: give another file"
-            )
-        return row
 
 
 def row_name(settings: QuantizationSettings) -> str:

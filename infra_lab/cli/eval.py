@@ -13,6 +13,7 @@ from infra_lab.cli.options import (
     Command,
     Device,
     Dtype,
+    ModelArgument,
     Threads,
     count_option,
     new_app,
@@ -43,9 +44,7 @@ def group() -> None:
 
 @app.command(cls=Command, epilog="Example: infra-lab eval ppl smollm2-135m --text novel.txt --json")
 def ppl(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id.")
-    ] = "smollm2-135m",
+    model: ModelArgument = "smollm2-135m",
     text: EvaluatedText = None,
     window: Window = None,
     tokens: MaxScored = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from infra_lab.cli.options import AsJson, CacheDir, Command, new_app
+from infra_lab.cli.options import AsJson, CacheDir, Command, ModelArgument, new_app
 from infra_lab.cli.terminal import human_bytes, print_json, print_table, pull_progress
 from infra_lab.errors import ModelLoadError
 from infra_lab.models.catalog import KnownModel
@@ -112,10 +112,7 @@ def list_models(cache_dir: CacheDir = None, json: AsJson = False) -> None:
 
 @app.command(cls=Command, epilog="Example: infra-lab models info smollm2-135m")
 def info(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id."),
-    ],
+    model: ModelArgument,
     cache_dir: CacheDir = None,
     json: AsJson = False,
 ) -> None:

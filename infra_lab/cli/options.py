@@ -59,6 +59,10 @@ def count_option(text: str, *names: str, minimum: int = 1) -> Any:
     return typer.Option(*names, metavar="N", callback=at_least(minimum), help=text)
 
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id."),
+]
 Model = Annotated[
     str,
     typer.Option(

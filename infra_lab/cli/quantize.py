@@ -13,14 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from infra_lab.cli.options import AsJson, CacheDir, Command, Threads, count_option, new_app
+from infra_lab.cli.options import (
+    AsJson,
+    CacheDir,
+    Command,
+    ModelArgument,
+    Threads,
+    count_option,
+    new_app,
+)
 from infra_lab.cli.quantize_compare import compare
 from infra_lab.cli.terminal import human_bytes, print_json, print_table, steps_progress
+from infra_lab.errors import UsageError
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id."),
-]
 _METHODS = "rtn, gptq, awq, smoothquant, rotation, quip, nf4, mxfp4, fp8 or llm_int8."
 _FORMATS = "gptq, awq, compressed-tensors, bitsandbytes, fp8 or gguf; default: by method."
 
@@ -46,7 +51,14 @@ def quantize(
     ] = None,
     act_order: Annotated[
         bool | None,
-        typer.Option("--act-order", help="GPTQ: columns of large inputs first."),
+        typer.Option("--act-order/--no-act-order", help="GPTQ: columns of large inputs first; on."),
+    ] = None,
+    static_groups: Annotated[
+        bool | None,
+        typer.Option(
+            "--static-groups/--no-static-groups",
+            help="And groups of neighbouring columns all the same; on.",
+        ),
     ] = None,
     damping: Annotated[
         float | None, typer.Option(metavar="X", help="GPTQ, quip: of the mean diagonal; 0.01.")
@@ -55,7 +67,8 @@ def quantize(
         bool | None, typer.Option("--clip", help="Shrink ranges to where the error is least.")
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(metavar="X", help="SmoothQuant: how much moves; 0.5.")
+        str | None,
+        typer.Option(metavar="X", help="SmoothQuant: how much moves, 0 to 1, or auto (default)."),
     ] = None,
     activation_bits: Annotated[
         int | None, typer.Option(metavar="N", help="Round each token's input too: 8 or 4.")
@@ -88,8 +101,9 @@ def quantize(
     """
     from infra_lab.bench.engine import model_shape
     from infra_lab.bench.system import peak_rss_mb
-    from infra_lab.quantization.settings import choose_settings
+    from infra_lab.quantization.settings import choose_settings, refuse_unknown_options
 
+    refuse_unknown_options(method, {"calibration": calibration})
     path, config = model_shape(model, cache_dir)
     settings = choose_settings(
         method,
@@ -99,9 +113,10 @@ def quantize(
             "group_size": group,
             "symmetric": sym,
             "act_order": act_order,
+            "static_groups": static_groups,
             "damping": damping,
             "clip": clip,
-            "alpha": alpha,
+            "alpha": _share_or_auto(alpha),
             "activation_bits": activation_bits,
             "outlier_threshold": outlier_threshold,
             "seed": seed,
@@ -145,6 +160,16 @@ def quantize(
     table.add_row("peak memory", f"{report['peak_rss_mb']:,.0f} MiB")
     table.add_row("written to", str(run.out))
     print_table(table)
+
+
+def _share_or_auto(given: str | None) -> float | str | None:
+    """The value of --alpha. Raises UsageError for neither a number nor auto."""
+    if given is None or given == "auto":
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise UsageError(f"--alpha is a share from 0 to 1, or auto, not {given}") from None
 
 
 _quantize_app, _compare_app = new_app(), new_app()

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from infra_lab.cli.eval import EvaluatedText, MaxScored, Window
-from infra_lab.cli.options import AsJson, CacheDir, Threads, count_option
+from infra_lab.cli.options import AsJson, CacheDir, ModelArgument, Threads, count_option
 from infra_lab.cli.terminal import human_bytes, print_json, print_table, steps_progress
-from infra_lab.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 def compare(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A known name, a folder, a .gguf file, a hub id.")
-    ] = "smollm2-135m",
+    model: ModelArgument = "smollm2-135m",
     method: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="May be repeated; default: all.")
     ] = None,
@@ -39,7 +36,9 @@ def compare(
         Path | None,
         typer.Option(metavar="FILE", help="Text to calibrate on; default: a book's beginning."),
     ] = None,
-    samples: Annotated[int, count_option("Calibration sequences.", "--samples")] = 30,
+    samples: Annotated[
+        int | None, count_option("Calibration sequences; default: 30.", "--samples")
+    ] = None,
     sequence_length: Annotated[
         int | None, count_option("Tokens of each; default: 512, or the context.")
     ] = None,
@@ -73,12 +72,9 @@ def compare(
 
     from infra_lab.bench.engine import model_shape
     from infra_lab.bench.quality_figure import quality_figure
-    from infra_lab.bench.quantization import (
-        Comparison,
-        RowsFile,
-        default_variants,
-        single_stream_speed,
-    )
+    from infra_lab.bench.quality_rows import RowsFile
+    from infra_lab.bench.quantization import Comparison, default_variants, single_stream_speed
+    from infra_lab.figures import checked_figure_path
     from infra_lab.models.loader import open_checkpoint
     from infra_lab.models.tokenizer import load_tokenizer
     from infra_lab.quantization.calibration import calibration_sequences
@@ -86,13 +82,16 @@ def compare(
     from infra_lab.quantization.evaluate import checked_windows
     from infra_lab.quantization.outliers import with_planted_outliers
     from infra_lab.quantization.partial_folder import content_hash, text_hash
+    from infra_lab.quantization.settings import refuse_unknown_options
 
     variants = default_variants(method, bits)
+    checked_figure_path(figure)
     path, config = model_shape(model, cache_dir)
     shared = {"num_sequences": samples, "sequence_length": sequence_length}
     chosen = [variant.settings(config, shared, group) for variant in variants]
-    if figure is not None and figure.suffix != ".svg":
-        raise UsageError(f"--figure writes SVG: {figure} must end in .svg")
+    is_calibrated = any(settings.is_calibrated for settings in chosen)
+    if not is_calibrated:
+        refuse_unknown_options(chosen[0].method, shared | {"calibration": calibration})
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = open_checkpoint(path)
@@ -102,9 +101,10 @@ def compare(
     judged_on, learned_from = evaluation_text(text), calibration_text(calibration)
     windows = checked_windows(tokenizer.encode(judged_on)[:tokens], window, config)
     sequences = None
-    if any(settings.is_calibrated for settings in chosen):
+    if is_calibrated:
         learned = tokenizer.encode(learned_from)
-        sequences = calibration_sequences(learned, chosen[0], config)
+        first = next(settings for settings in chosen if settings.is_calibrated)
+        sequences = calibration_sequences(learned, first, config)
     kept = RowsFile(
         rows,
         {
@@ -133,14 +133,14 @@ def compare(
         finished = []
         for settings in [None, *chosen]:
             described = {} if settings is None else settings.described()
-            row = kept.find(described)
+            row = kept.find(described, with_speed=speed)
             if row is None:
                 row = comparison.row(settings)
                 kept.add(row)
             finished.append(row)
     report["rows"] = [asdict(row) for row in finished]
     if figure is not None:
-        figure.write_text(quality_figure(report["rows"], f"{model} on {report['text']}"))
+        quality_figure(report["rows"], f"{model} on {report['text']}", figure)
     if as_json:
         print_json(report)
     else:

@@ -9,7 +9,7 @@ costs follows from the Hessian of the inputs, so no input has to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,11 +77,14 @@ def search_scales(
     scheme: IntegerScheme,
     num_ratios: int = 20,
     duo_scaling: bool = True,
+    possible: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> AwqScales:
     """The scales that cost the outputs of all `weights` together least.
 
     weights: matrices [out, in] of one input (q, k and v, or gate and up). hessian: [in, in] of
-    that input. mean_magnitude: [in]. The ratios are 0, 1/n, ... (n - 1)/n, and no scaling.
+    that input. mean_magnitude: [in]. possible: makes of scales the nearest that can be folded into
+    what makes the input; of none in particular none. The ratios are 0, 1/n, ... (n - 1)/n, and no
+    scaling.
     Raises UsageError for inputs that do not fit or are not finite.
     """
     if not weights or num_ratios < 1:
@@ -96,6 +99,7 @@ def search_scales(
     losses, best_ratio = [_loss_of(ones, weights, hessian, scheme)], None
     for ratio in (step / num_ratios for step in range(num_ratios)):
         scales = candidate_scales(weights, mean_magnitude, ratio, group_size, duo_scaling)
+        scales = scales if possible is None else possible(scales)
         losses.append(_loss_of(scales, weights, hessian, scheme))
         if losses[-1] < min(losses[:-1]):
             best, best_ratio = scales, ratio

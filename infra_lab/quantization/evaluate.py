@@ -58,9 +58,8 @@ class TextModel:
         window: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
-        on_read: Callable[[str], None] | None = None,
     ) -> TextModel:
-        weights = Weights(checkpoint, dtype, device or torch.device("cpu"), on_read=on_read)
+        weights = Weights(checkpoint, dtype, device or torch.device("cpu"))
         return cls(model_class(checkpoint.config.architecture)(checkpoint.config, weights, window))
 
     def hidden(self, token_ids: Sequence[int]) -> torch.Tensor:
@@ -82,6 +81,7 @@ class ReferenceText:
     ) -> None:
         head = model.model.first_layers(1) if len(model.model.layers) > 1 else model.model
         self._logits = head.logits
+        self._windows = windows
         self.hidden = []
         for done, window in enumerate(windows):
             self.hidden.append(model.hidden(window)[:-1])
@@ -91,6 +91,14 @@ class ReferenceText:
     def logprobs(self, window: int, rows: slice) -> torch.Tensor:
         """fp32 [rows, vocab_size]."""
         return self._logits(self.hidden[window][rows]).log_softmax(-1)
+
+    def likelihood(self) -> TextLikelihood:
+        """As `evaluate` finds it. Raises like that."""
+        found: list[float] = []
+        for index, window in enumerate(self._windows):
+            for rows in _slices(len(window) - 1):
+                found += _of_the_next(self.logprobs(index, rows), window, rows, len(found))
+        return TextLikelihood(tuple(found))
 
 
 def evaluate(
@@ -109,8 +117,7 @@ def evaluate(
         hidden = model.hidden(window)[:-1]
         for rows in _slices(len(hidden)):
             predicted = model.model.logits(hidden[rows]).log_softmax(-1)
-            wanted = torch.tensor(window[1:][rows], device=predicted.device)
-            logprobs += _finite(predicted.gather(1, wanted[:, None])[:, 0], len(logprobs))
+            logprobs += _of_the_next(predicted, window, rows, len(logprobs))
             if reference is not None:
                 expected = reference.logprobs(index, rows)
                 divergence += float(_kl_divergence(expected, predicted).sum())
@@ -138,7 +145,12 @@ def checked_windows(
     return text_windows(token_ids, window or min(DEFAULT_WINDOW, context))
 
 
-def _finite(logprobs: torch.Tensor, already: int) -> list[float]:
+def _of_the_next(
+    predicted: torch.Tensor, window: Sequence[int], rows: slice, already: int
+) -> list[float]:
+    """The log-probability of the token after each of these rows. already: tokens before them."""
+    wanted = torch.tensor(window[1:][rows], device=predicted.device)
+    logprobs = predicted.gather(1, wanted[:, None])[:, 0]
     if not logprobs.isfinite().all():
         index = already + int((~logprobs.isfinite()).nonzero()[0])
         raise ModelLoadError(

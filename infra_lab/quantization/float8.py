@@ -18,11 +18,11 @@ import torch
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.quantization.integer import by_groups, require_weight, storable
+from infra_lab.quantization.settings import FP8_BLOCK
 
 Float8 = Literal["e4m3", "e5m2"]
 TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
-BLOCK = 128
 
 
 def float8_codes(numbers: torch.Tensor, kind: Float8 = "e4m3") -> torch.Tensor:
@@ -54,12 +54,12 @@ def quantize_float8(
         raise UsageError(f"fp8 scales are for a tensor, channel or block, not {granularity!r}")
     weight = require_weight(weight)
     in_features = weight.shape[1]
-    group_size = BLOCK if granularity == "block" else in_features
+    group_size = FP8_BLOCK if granularity == "block" else in_features
     largest = by_groups(weight, group_size).abs().amax(-1)
     if granularity == "tensor":
         largest = largest.amax().expand(largest.shape)
     elif granularity == "block":
-        squares = [rows.amax(0).expand(rows.shape) for rows in torch.split(largest, BLOCK)]
+        squares = [rows.amax(0).expand(rows.shape) for rows in torch.split(largest, FP8_BLOCK)]
         largest = torch.cat(squares)
     scales = storable(largest.double() / LARGEST[kind], scale_dtype).float().contiguous()
     spread = scales.repeat_interleave(group_size, 1)[:, :in_features]

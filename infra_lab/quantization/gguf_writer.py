@@ -8,7 +8,7 @@ one is in memory. Answers "in which order does a GGUF file lie?".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,6 @@ def write_gguf(
     *,
     dense: Mapping[str, torch.Tensor] | None = None,
     dtype: torch.dtype = torch.float16,
-    on_write: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Writes one file; arguments as those of `writer.write_folder`.
 
@@ -103,7 +102,6 @@ def write_gguf(
                 else:
                     rows = dense_tensor(source, name, dense, _dense_dtype(shapes[name], dtype))
                 writer.write_tensor_data(_in_stored_order(config, name, rows))
-                on_write(name)
             if factors is not None:
                 writer.write_tensor_data(factors)
         finally:

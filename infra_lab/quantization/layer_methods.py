@@ -7,7 +7,8 @@ error of the ones before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -19,7 +20,7 @@ from infra_lab.quantization.awq import awq, search_scales
 from infra_lab.quantization.clipping import ClippingSearch
 from infra_lab.quantization.float8 import quantize_float8
 from infra_lab.quantization.gptq import GptqOptions, gptq
-from infra_lab.quantization.hessian import InputStatistics, proxy_loss
+from infra_lab.quantization.hessian import InputStatistics
 from infra_lab.quantization.integer import IntegerScheme
 from infra_lab.quantization.layer_result import LayerResult
 from infra_lab.quantization.layer_view import LayerView
@@ -31,10 +32,11 @@ from infra_lab.quantization.nf4 import quantize_nf4
 from infra_lab.quantization.rtn import round_to_nearest
 from infra_lab.quantization.scaled_layer import ScaledLayer
 from infra_lab.quantization.settings import QuantizationSettings
-from infra_lab.quantization.smoothquant import smoothing_scales
+from infra_lab.quantization.smoothquant import ALPHAS, smoothing_loss, smoothing_scales
 
 LayerMethod = Callable[[LayerView, QuantizationSettings], LayerResult]
 Round = Callable[[torch.Tensor], QuantizedWeight]
+SAMPLED_TOKENS = 2048  # on which SmoothQuant tries its alphas
 RoundByHessian = Callable[[torch.Tensor, torch.Tensor], QuantizedWeight]
 
 
@@ -55,7 +57,12 @@ def rtn_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
 
 def gptq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
     scheme = integer_scheme(settings)
-    options = GptqOptions(settings.damping, settings.act_order, clipping=_clipping(settings))
+    options = GptqOptions(
+        settings.damping,
+        settings.act_order,
+        settings.static_groups,
+        clipping=_clipping(settings),
+    )
     return _in_order(layer, lambda weight, hessian: gptq(weight, hessian, scheme, options))
 
 
@@ -69,14 +76,14 @@ def awq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
     scheme, seen, scaled = integer_scheme(settings), _statistics(layer), ScaledLayer(layer)
     for group in GROUPS:
         weights, inputs = [layer.weight(module) for module in group.modules], seen[group]
-        best = search_scales(weights, inputs.hessian, inputs.mean_magnitude, scheme).scales
-        shared, ones = scaled.possible(group, best), torch.ones_like(best)
-        if not torch.equal(shared, best):
-            # Not a scale of the search's grid: it has to do better than none by itself.
-            shared = min(
-                shared, ones, key=lambda one: _awq_loss(one, weights, inputs.hessian, scheme)
-            )
-        scaled.divide_input(group, shared)
+        best = search_scales(
+            weights,
+            inputs.hessian,
+            inputs.mean_magnitude,
+            scheme,
+            possible=partial(scaled.possible, group),
+        )
+        scaled.divide_input(group, best.scales)
     return LayerResult(
         {
             layer.name(module): awq(
@@ -94,12 +101,15 @@ def awq_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
 
 
 def smoothquant_layer(layer: LayerView, settings: QuantizationSettings) -> LayerResult:
-    """Largest magnitudes are those of the layer as it was."""
-    scheme, seen, scaled = integer_scheme(settings), _statistics(layer), ScaledLayer(layer)
-    for group in GROUPS:
+    """Largest magnitudes, and what an alpha costs, are those of the layer as it was."""
+    scheme, scaled = integer_scheme(settings), ScaledLayer(layer)
+    for group, (largest, sample) in _extremes(layer).items():
         weights = [layer.weight(module) for module in group.modules]
-        scales = smoothing_scales(seen[group].max_magnitude, weights, settings.alpha)
-        scaled.divide_input(group, scaled.possible(group, scales))
+        alphas = ALPHAS if settings.alpha == "auto" else (settings.alpha,)
+        smoothed = (smoothing_scales(largest, weights, alpha) for alpha in alphas)
+        possible = [scaled.possible(group, scales) for scales in smoothed]
+        loss = partial(smoothing_loss, sample, weights, scheme=scheme, activation=layer.activation)
+        scaled.divide_input(group, min(possible, key=loss) if len(possible) > 1 else possible[0])
     return LayerResult(
         {
             layer.name(module): round_to_nearest(scaled.rows(module) * scaled.scales[group], scheme)
@@ -139,16 +149,17 @@ def _statistics(layer: LayerView) -> dict[LinearGroup, InputStatistics]:
     return seen
 
 
-def _awq_loss(
-    scales: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    hessian: torch.Tensor,
-    scheme: IntegerScheme,
-) -> float:
-    rounded = (awq(weight, scales, hessian, scheme).dequantize() / scales for weight in weights)
-    return sum(
-        proxy_loss(weight, one, hessian) for weight, one in zip(weights, rounded, strict=True)
-    )
+def _extremes(layer: LayerView) -> dict[LinearGroup, tuple[torch.Tensor, torch.Tensor]]:
+    """Of every group's input while nothing in the layer is quantized: the largest magnitude of
+    each channel, and some tokens spread over the text."""
+    seen: dict[LinearGroup, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def visit(group: LinearGroup, inputs: torch.Tensor) -> None:
+        step = -(-len(inputs) // SAMPLED_TOKENS)
+        seen[group] = inputs.abs().amax(0), inputs[::step].clone()
+
+    layer.visit(visit)
+    return seen
 
 
 def _each(layer: LayerView, round_weight: Round) -> LayerResult:

@@ -20,7 +20,7 @@ import torch
 from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.formats.tables import e2m1_table
-from infra_lab.quantization.integer import require_weight
+from infra_lab.quantization.integer import by_groups, require_weight
 
 BLOCK_SIZE = 32
 LARGEST = 6.0
@@ -63,14 +63,12 @@ def quantize_mxfp4(weight: torch.Tensor, mode: ScaleMode = "floor") -> Quantized
     Raises UsageError for NaN, infinity or no matrix, and for an unknown mode.
     """
     weight = require_weight(weight)
-    out_features, in_features = weight.shape
-    rest = -in_features % BLOCK_SIZE
-    blocks = torch.nn.functional.pad(weight, (0, rest)).view(out_features, -1, BLOCK_SIZE)
+    blocks = by_groups(weight, BLOCK_SIZE)
     exponents = scale_exponents(blocks.abs().amax(-1), mode)
     scales = torch.ldexp(torch.ones(exponents.shape, dtype=torch.float64), exponents)
     codes = e2m1_codes(blocks.double() / scales[..., None])
     return QuantizedWeight(
-        codes.flatten(1)[:, :in_features].contiguous(),
+        codes.flatten(1)[:, : weight.shape[1]].contiguous(),
         e2m1_table(),
         scales.float(),
         4,

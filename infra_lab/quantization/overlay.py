@@ -9,7 +9,6 @@ import torch
 
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.models.checkpoint import Checkpoint
-from infra_lab.models.config import ModelConfig
 
 
 class OverlayCheckpoint:
@@ -27,11 +26,10 @@ class OverlayCheckpoint:
         quantized: Mapping[str, QuantizedWeight] | None = None,
         dense: Mapping[str, torch.Tensor] | None = None,
         activation: ActivationFormat | None = None,
-        config: ModelConfig | None = None,
     ) -> None:
         self.base = base
         self.path = base.path
-        self.config = base.config if config is None else config
+        self.config = base.config
         self.weights: Mapping[str, QuantizedWeight] = quantized or {}
         self.dense: Mapping[str, torch.Tensor] = dense or {}
         self.activation = activation

@@ -15,16 +15,10 @@ from dataclasses import replace
 import torch
 
 from infra_lab.models.checkpoint import Checkpoint
+from infra_lab.quantization.modules import GROUPS
 from infra_lab.quantization.rotation import Rotation, random_rotation
 
-NORMS = ("input_layernorm", "post_attention_layernorm")
-NORM_BEFORE = {
-    "self_attn.q_proj": "input_layernorm",
-    "self_attn.k_proj": "input_layernorm",
-    "self_attn.v_proj": "input_layernorm",
-    "mlp.gate_proj": "post_attention_layernorm",
-    "mlp.up_proj": "post_attention_layernorm",
-}
+NORM_BEFORE = {module: group.norm for group in GROUPS if group.norm for module in group.modules}
 EMBEDDINGS, HEAD, LAST_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 ROWS_AT_ONCE = 4096
 
@@ -73,7 +67,7 @@ class RotatedCheckpoint:
             return torch.ones_like(self._read(name))
         _, _, layer, below = name.split(".", 3)
         module, _, kind = below.rpartition(".")
-        if module in NORMS:
+        if module in NORM_BEFORE.values():
             return torch.ones_like(self._read(name))
         tensor = self._read(name)
         if kind == "bias":

@@ -61,11 +61,6 @@ def quantize_to_folder(
     """
     weight_format = target_format(settings)
     require_new(out)
-    if settings.format == "gguf" and path.is_dir():
-        raise UsageError(
-            f"{path} is a folder, and a GGUF file is made from a GGUF file, whose metadata and "
-            "tokenizer it takes: give another --format"
-        )
     checkpoint = open_checkpoint(path)
     sequences = None
     if settings.is_calibrated:

@@ -26,7 +26,7 @@ class ScaledLayer:
         self.scales: dict[LinearGroup, torch.Tensor] = {}
         self.changed: dict[str, torch.Tensor] = {}
         self._layer = layer
-        self._row_scales: dict[str, torch.Tensor] = {}
+        self._divided: dict[str, torch.Tensor] = {}
 
     def possible(self, group: LinearGroup, scales: torch.Tensor) -> torch.Tensor:
         """The nearest to `scales` that can be folded: query heads that read one value head have
@@ -47,16 +47,14 @@ class ScaledLayer:
     def rows(self, module: str) -> torch.Tensor:
         """The matrix whose outputs are divided, for the group after it, but whose columns are as
         they were."""
-        weight = self._layer.weight(module)
-        scales = self._row_scales.get(module)
-        return weight if scales is None else fold_into_rows(weight, None, scales)[0]
+        divided = self._divided.get(module)
+        return self._layer.weight(module) if divided is None else divided
 
     def _divide_rows(self, module: str, scales: torch.Tensor) -> None:
-        self._row_scales[module] = scales
-        bias = self._layer.bias(module)
-        if bias is not None:
-            name = self._layer.name(module, "bias")
-            self.changed[name] = bias / scales
+        weight, bias = self._layer.weight(module), self._layer.bias(module)
+        self._divided[module], changed = fold_into_rows(weight, bias, scales)
+        if changed is not None:
+            self.changed[self._layer.name(module, "bias")] = changed
 
     def _shared(self, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         config = self._layer.config

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
@@ -20,16 +20,15 @@ PER_ROW = -1  # as --group: one scale for a whole row
 GGUF_GROUP = 32
 FP8_BLOCK = 128
 _PREFERRED_GROUPS = (128, 64, 32)
-_INTEGER_BITS = (2, 3, 4, 5, 6, 7, 8)
+_CALIBRATION = frozenset({"num_sequences", "sequence_length", "calibration"})
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """Attributes:
-    summary: one line for people.
     bits: of a weight, the default first.
     formats: that can hold it, the default first; none where no file format here has its numbers.
-    options: the settings beside bits, format and seed that it knows.
+    options: the settings beside bits and format that it knows, but those of calibration.
     symmetric: the default.
     activation_bits: the default; None leaves activations alone.
     grouped: whether groups of columns have a scale by default.
@@ -37,7 +36,6 @@ class Method:
     calibrated: whether it looks at a text.
     """
 
-    summary: str
     bits: tuple[int, ...]
     formats: tuple[str, ...]
     options: frozenset[str] = frozenset()
@@ -47,6 +45,12 @@ class Method:
     fixed_group: int | None = None
     calibrated: bool = False
 
+    @property
+    def known(self) -> frozenset[str]:
+        """What a run may be given; anything else would be accepted and do nothing."""
+        text = _CALIBRATION if self.calibrated else frozenset()
+        return frozenset({"bits", "format"}) | self.options | text
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -54,24 +58,26 @@ class Format:
 
     Attributes:
         bits: of a weight.
-        act_order: whether groups may be of columns that do not lie together.
+        g_idx: whether groups may be of columns that do not lie together.
         activation_bits: to which layers may round their inputs.
         group_size: the only one, or None for any.
+        ragged: whether the last group of a row may be shorter.
     """
 
     bits: tuple[int, ...]
-    act_order: bool = False
+    g_idx: bool = False
     activation_bits: tuple[int, ...] = ()
     group_size: int | None = None
+    ragged: bool = False
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "gptq": Format((2, 3, 4, 8), act_order=True),
+        "gptq": Format((2, 3, 4, 8), g_idx=True),
         "awq": Format((4,)),
-        "compressed-tensors": Format((4, 8), act_order=True, activation_bits=(8,)),
+        "compressed-tensors": Format((4, 8), g_idx=True, activation_bits=(8,)),
         "bitsandbytes": Format((4, 8), activation_bits=(8,)),
-        "fp8": Format((8,), activation_bits=(8,)),
+        "fp8": Format((8,), group_size=FP8_BLOCK, ragged=True),
         "gguf": Format((4, 8), group_size=GGUF_GROUP),
     }
 )
@@ -84,27 +90,23 @@ _FOUR_FIRST = (4, 2, 3, 5, 6, 7, 8)
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "rtn": Method(
-            "round to nearest: no calibration, the baseline",
             _FOUR_FIRST,
             _INTEGER_FORMATS,
             _INTEGER_OPTIONS | {"clip"},
         ),
         "gptq": Method(
-            "column by column, later columns make up for each error",
             _FOUR_FIRST,
             _INTEGER_FORMATS,
-            _INTEGER_OPTIONS | {"act_order", "damping", "clip"},
+            _INTEGER_OPTIONS | {"act_order", "static_groups", "damping", "clip"},
             calibrated=True,
         ),
         "awq": Method(
-            "columns of large inputs are scaled up before rounding",
             _FOUR_FIRST,
             ("awq", "compressed-tensors", "gptq"),
             _INTEGER_OPTIONS,
             calibrated=True,
         ),
         "smoothquant": Method(
-            "outliers move from activations into weights, then both are rounded",
             (8, 2, 3, 4, 5, 6, 7),
             ("compressed-tensors",),
             _INTEGER_OPTIONS | {"alpha"},
@@ -114,39 +116,33 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             calibrated=True,
         ),
         "rotation": Method(
-            "the residual stream is rotated, which spreads outliers, then rounded to nearest",
             _FOUR_FIRST,
             _FOLDERS,
-            _INTEGER_OPTIONS,
+            _INTEGER_OPTIONS | {"seed"},
         ),
         "quip": Method(
-            "the same rotation, then LDLQ, which feeds errors back",
             _FOUR_FIRST,
             _FOLDERS,
-            _INTEGER_OPTIONS | {"damping"},
+            _INTEGER_OPTIONS | {"damping", "seed"},
             calibrated=True,
         ),
         "nf4": Method(
-            "the 16 quantiles of a normal distribution, a scale for 64 of them",
             (4,),
             ("bitsandbytes",),
             fixed_group=64,
         ),
         "mxfp4": Method(
-            "e2m1 floats, a power of two for 32 of them",
             (4,),
             ("compressed-tensors",),
             fixed_group=32,
         ),
         "fp8": Method(
-            "e4m3 floats, a scale a row; activations likewise",
             (8,),
             ("compressed-tensors", "fp8"),
             activation_bits=8,
             grouped=False,
         ),
         "llm_int8": Method(
-            "int8, columns of outlying activations in full precision",
             (8,),
             ("bitsandbytes",),
             frozenset({"outlier_threshold"}),
@@ -167,9 +163,11 @@ class QuantizationSettings:
         symmetric: grids with zero in the middle, or with a zero point of their own.
         activation_bits: of each token's input, rounded when it comes; None: not at all.
         act_order: GPTQ takes columns of large inputs first.
+        static_groups: and its groups are of neighbouring columns all the same.
         damping: part of the mean of the Hessian's diagonal that is added to it.
         clip: shrink ranges to where the rounding costs least.
-        alpha: SmoothQuant's share of the outliers that moves into the weights.
+        alpha: SmoothQuant's share of the outliers that moves into the weights; "auto" finds the
+            best of each input.
         outlier_threshold: LLM.int8()'s, in units of the activation.
         seed: of random rotations.
         num_sequences, sequence_length: of the calibration text.
@@ -181,14 +179,21 @@ class QuantizationSettings:
     group_size: int | None = None
     symmetric: bool = False
     activation_bits: int | None = None
-    act_order: bool = False
+    act_order: bool = True
+    static_groups: bool = True
     damping: float = 0.01
     clip: bool = False
-    alpha: float = 0.5
+    alpha: float | Literal["auto"] = "auto"
     outlier_threshold: float = 6.0
     seed: int = 0
     num_sequences: int = 30
     sequence_length: int = DEFAULT_SEQUENCE
+
+    @property
+    def has_g_idx(self) -> bool:
+        """Whether groups are of columns that do not lie together."""
+        reordered = self.method == "gptq" and self.act_order and not self.static_groups
+        return reordered and self.group_size is not None
 
     @property
     def is_calibrated(self) -> bool:
@@ -196,13 +201,9 @@ class QuantizationSettings:
 
     def described(self) -> dict[str, Any]:
         """What matters of it, JSON-ready: no calibration of a method that has none."""
-        method = METHODS[self.method]
-        values = asdict(self)
-        always = {"method", "bits", "format", "group_size", "symmetric", "activation_bits"}
-        sampled = {"num_sequences", "sequence_length"} if method.calibrated else set()
-        seeded = {"seed"} if self.method in ("rotation", "quip") else set()
-        kept = always | sampled | seeded | method.options
-        return {name: value for name, value in values.items() if name in kept}
+        always = {"method", "group_size", "symmetric", "activation_bits"}
+        kept = always | METHODS[self.method].known
+        return {name: value for name, value in asdict(self).items() if name in kept}
 
 
 def choose_settings(
@@ -216,19 +217,17 @@ def choose_settings(
     """
     method = _method(method_name)
     wanted = {name: value for name, value in given.items() if value is not None}
-    _refuse_foreign_options(method_name, method, wanted)
+    refuse_unknown_options(method_name, wanted)
     bits = wanted.pop("bits", method.bits[0])
     if bits not in method.bits:
         known = ", ".join(map(str, sorted(method.bits)))
         raise UsageError(f"{method_name} has weights of {known} bits, not {bits}")
     format_name = wanted.pop("format", None)
-    if format_name is not None and format_name not in FORMATS:
-        raise UsageError(f"no format {format_name!r}: there are {', '.join(FORMATS)}")
-    if format_name == "gguf":
-        wanted.setdefault("group_size", GGUF_GROUP)
-    wanted["group_size"] = _group_size(wanted.get("group_size"), method, config)
+    own = _format(format_name)
+    wanted["group_size"] = _group_size(wanted.get("group_size"), method, own, config)
     wanted.setdefault("symmetric", method.symmetric)
-    wanted.setdefault("activation_bits", method.activation_bits)
+    if own is None or method.activation_bits in own.activation_bits:
+        wanted.setdefault("activation_bits", method.activation_bits)
     wanted.setdefault("sequence_length", min(DEFAULT_SEQUENCE, config.max_position_embeddings))
     _check_numbers(wanted)
     settings = QuantizationSettings(method=method_name, bits=bits, format=format_name, **wanted)
@@ -262,7 +261,7 @@ def _why_unable(settings: QuantizationSettings, name: str) -> str | None:
         return f"{settings.method} is kept as {suited}, not as {name}"
     if settings.bits not in own.bits:
         return f"{name} keeps {' or '.join(map(str, own.bits))} bits, not {settings.bits}"
-    if settings.act_order and not own.act_order:
+    if settings.has_g_idx and not own.g_idx:
         return f"{name} keeps groups of neighbouring columns, and act-order makes others"
     if settings.activation_bits is not None and settings.activation_bits not in own.activation_bits:
         return f"{name} cannot say that inputs are rounded to {settings.activation_bits} bits"
@@ -279,18 +278,32 @@ def _method(name: str) -> Method:
     return METHODS[name]
 
 
-def _refuse_foreign_options(name: str, method: Method, given: Mapping[str, Any]) -> None:
-    own = {"bits", "format", "seed", "num_sequences", "sequence_length"} | method.options
-    for option in given:
-        if option not in own:
-            known = ", ".join(sorted(one.replace("_", "-") for one in method.options))
+def _format(name: str | None) -> Format | None:
+    if name is not None and name not in FORMATS:
+        raise UsageError(f"no format {name!r}: there are {', '.join(FORMATS)}")
+    return None if name is None else FORMATS[name]
+
+
+def refuse_unknown_options(method_name: str, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for a setting with a value that the method would not look at."""
+    method = _method(method_name)
+    for option, value in given.items():
+        if value is not None and option not in method.known:
+            known = ", ".join(sorted(map(_spelled, method.known - {"bits", "format"})))
             raise UsageError(
-                f"{name} has no {option.replace('_', '-')}: beside bits it knows "
+                f"{method_name} has no {_spelled(option)}: beside bits it knows "
                 f"{known or 'no settings'}"
             )
 
 
-def _group_size(given: int | None, method: Method, config: ModelConfig) -> int | None:
+def _spelled(option: str) -> str:
+    """As the command spells it."""
+    return {"num_sequences": "samples"}.get(option, option.replace("_", "-"))
+
+
+def _group_size(
+    given: int | None, method: Method, own: Format | None, config: ModelConfig
+) -> int | None:
     """Raises UsageError for one that does not divide every layer's inputs."""
     sizes = input_sizes(config)
     fitting = [
@@ -298,7 +311,10 @@ def _group_size(given: int | None, method: Method, config: ModelConfig) -> int |
         for size in _PREFERRED_GROUPS
         if all(in_features % size == 0 for in_features in sizes.values())
     ]
-    given = method.fixed_group if given is None else given
+    if given is None and own is not None:
+        given = own.group_size
+    if given is None:
+        given = method.fixed_group
     if given is None:
         return next(iter(fitting), None) if method.grouped else None
     if given == PER_ROW:
@@ -306,7 +322,7 @@ def _group_size(given: int | None, method: Method, config: ModelConfig) -> int |
     if given < 1:
         raise UsageError(f"a group has at least 1 column, or is {PER_ROW} for a row, not {given}")
     for module, in_features in sizes.items():
-        if in_features % given:
+        if in_features % given and not (own is not None and own.ragged):
             suited = " or ".join(map(str, [*fitting, f"{PER_ROW} (a row)"]))
             raise UsageError(
                 f"a group of {given} does not divide the {in_features} inputs of {module} in this "
@@ -316,11 +332,11 @@ def _group_size(given: int | None, method: Method, config: ModelConfig) -> int |
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
-    activation_bits = given["activation_bits"]
+    activation_bits = given.get("activation_bits")
     if activation_bits not in (None, 4, 8):
         raise UsageError(f"activations have 4 or 8 bits, not {activation_bits}")
     for name in ("alpha", "damping"):
-        if name in given and not 0 <= given[name] <= 1:
+        if given.get(name, "auto") != "auto" and not 0 <= given[name] <= 1:
             raise UsageError(f"{name} is a share from 0 to 1, not {given[name]}")
     for name in ("num_sequences", "sequence_length"):
         if given.get(name, 1) < 1:

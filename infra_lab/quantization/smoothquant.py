@@ -17,7 +17,12 @@ from dataclasses import dataclass
 import torch
 
 from infra_lab.errors import UsageError
-from infra_lab.quantization.integer import require_weight
+from infra_lab.formats.quantized_weight import ActivationFormat
+from infra_lab.layers.quantized_input import rounded_input
+from infra_lab.quantization.integer import IntegerScheme, require_weight
+from infra_lab.quantization.rtn import round_to_nearest
+
+ALPHAS = tuple(step / 20 for step in range(6, 19))  # what a search tries: 0.3 to 0.9
 
 
 def smoothing_scales(
@@ -42,6 +47,30 @@ def smoothing_scales(
     scales = inputs.pow(alpha) / largest.pow(1 - alpha)
     usable = (inputs > 0) & (largest > 0) & scales.isfinite() & (scales > 0)
     return torch.where(usable, scales, 1.0)
+
+
+def smoothing_loss(
+    inputs: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    scales: torch.Tensor,
+    scheme: IntegerScheme,
+    activation: ActivationFormat | None,
+) -> float:
+    """Sum of the squared errors of all outputs when inputs are divided by `scales`, columns of
+    the weights multiplied, and both rounded.
+
+    inputs: [num_tokens, in]. Too small an alpha leaves outliers in the inputs, too large a one
+    makes outliers of the weights: where the least lies between differs from layer to layer.
+    """
+    divided = inputs / scales
+    if activation is not None:
+        divided = rounded_input(divided, activation)
+    total = 0.0
+    for weight in weights:
+        rounded = round_to_nearest(weight * scales, scheme).dequantize()
+        errors = divided @ rounded.T - inputs @ weight.T
+        total += float(errors.square().sum(dtype=torch.float64))
+    return total
 
 
 @dataclass(frozen=True, slots=True)

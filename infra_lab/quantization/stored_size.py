@@ -6,13 +6,12 @@ zero. Only the linear layers of the decoder count; embeddings and head stay as t
 
 from __future__ import annotations
 
-import json
 import math
-import struct
+import re
 from pathlib import Path
 
-from infra_lab.errors import ModelLoadError
 from infra_lab.models.config import ModelConfig
+from infra_lab.models.safetensors_file import tensor_entries
 from infra_lab.quantization.modules import linear_modules, num_linear_weights
 
 
@@ -32,17 +31,16 @@ def stored_bytes(path: Path) -> int:
 
 def safetensors_sizes(file: Path) -> dict[str, int]:
     """Bytes of each tensor, from the file's header. Raises ModelLoadError if it is damaged."""
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(length))
-        return {
-            name: entry["data_offsets"][1] - entry["data_offsets"][0]
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (OSError, struct.error, ValueError, LookupError, AttributeError, OverflowError) as error:
-        raise ModelLoadError(f"{file}: its header cannot be read ({error})") from None
+    return {
+        name: math.prod(entry.shape) * _num_bytes(entry.dtype)
+        for name, entry in tensor_entries(file).items()
+    }
+
+
+def _num_bytes(dtype: str) -> int:
+    """Types of safetensors have their bits in their names: BF16, I32, F8_E4M3."""
+    bits = re.search(r"\d+", dtype)
+    return 1 if bits is None else int(bits[0]) // 8  # BOOL has none
 
 
 def _folder_sizes(folder: Path) -> dict[str, int]:

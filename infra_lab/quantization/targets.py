@@ -13,7 +13,7 @@ from infra_lab.formats.weight_format import WeightFormat
 from infra_lab.quantization.gguf_writer import write_gguf
 from infra_lab.quantization.overlay import OverlayCheckpoint
 from infra_lab.quantization.rotated_checkpoint import HEAD, RotatedCheckpoint
-from infra_lab.quantization.settings import FP8_BLOCK, QuantizationSettings, require_format
+from infra_lab.quantization.settings import QuantizationSettings, require_format
 from infra_lab.quantization.writer import write_folder
 
 Target = WeightFormat | GGUFFormat
@@ -29,13 +29,15 @@ def target_format(settings: QuantizationSettings) -> Target:
         if settings.bits == 8:
             return GGUFFormat("Q8_0")
         return GGUFFormat("Q4_0" if settings.symmetric else "Q4_1")
+    # Zero points in gptq's first version are 1 less than they are, and of 0 its readers differ.
+    asymmetric_gptq = settings.format == "gptq" and not settings.symmetric
     return weight_format(
-        settings.format,
+        "gptq_v2" if asymmetric_gptq else settings.format,
         _NUMBERS.get(settings.method, "int"),
         bits=settings.bits,
-        group_size=FP8_BLOCK if settings.format == "fp8" else settings.group_size,
+        group_size=settings.group_size,
         symmetric=settings.symmetric,
-        act_order=settings.act_order,
+        act_order=settings.has_g_idx,
         double_quantization=settings.method == "nf4",
         activation=activation_format(settings),
     )

@@ -7,7 +7,7 @@ leaves no half folder. Answers "what has to be in a quantized checkpoint besides
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ def write_folder(
     dense: Mapping[str, torch.Tensor] | None = None,
     dtype: torch.dtype = torch.float16,
     max_shard_bytes: int = MAX_SHARD_BYTES,
-    on_write: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Writes config.json with its quantization_config, the weights and the tokenizer.
 
@@ -56,7 +55,6 @@ def write_folder(
             of its own for a model that had its embedding as head.
         dtype: of everything that is not quantized.
         max_shard_bytes: a file of weights ends before it exceeds this; one file has the plain name.
-        on_write: told the name of every parameter written, for a progress bar.
 
     Raises UsageError when `out` is there already, the format cannot hold a weight (which is
     named) or say what the layers do to their inputs, or a number is too large for `dtype`.
@@ -79,7 +77,6 @@ def write_folder(
                     shards.add(stored, tensor)
             else:
                 shards.add(name, dense_tensor(source, name, dense, dtype))
-            on_write(name)
         shards.finish()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ import pytest
 import torch
 
 from infra_lab.bench.quality_figure import quality_figure
-from infra_lab.bench.quantization import (
-    ComparedRow,
-    Comparison,
-    RowsFile,
-    Variant,
-    default_variants,
-    row_name,
-)
+from infra_lab.bench.quality_rows import ComparedRow, RowsFile
+from infra_lab.bench.quantization import Comparison, Variant, default_variants, row_name
 from infra_lab.errors import UsageError
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.quantization.quantize import quantize_model
@@ -95,43 +88,65 @@ def test_finished_rows_are_found_again_and_only_for_the_same_model(tmp_path: Pat
     file, facts = tmp_path / "rows", {"model": "a"}
     one = row("gptq W4A16", 4.5, 20.0)
     RowsFile(file, facts).add(one)
-    assert RowsFile(file, facts).find(one.settings) == one
-    assert RowsFile(file, facts).find({"name": "other"}) is None
-    assert RowsFile(None, facts).find(one.settings) is None
+    assert RowsFile(file, facts).find(one.settings, with_speed=False) == one
+    assert RowsFile(file, facts).find({"name": "other"}, with_speed=False) is None
+    assert RowsFile(None, facts).find(one.settings, with_speed=False) is None
     with pytest.raises(UsageError, match="rows of another model, text or window"):
         RowsFile(file, {"model": "b"})
 
 
-def drawn(
-    rows: list[ComparedRow], draw: Callable[..., str] = quality_figure
-) -> ElementTree.Element:
-    return ElementTree.fromstring(draw([asdict(one) for one in rows], "a <model> & more"))
+def test_a_row_without_a_speed_is_none_where_speeds_are_asked_for(tmp_path: Path) -> None:
+    kept, one = RowsFile(tmp_path / "rows", {}), row("gptq W4A16", 4.5, 20.0)
+    kept.add(one)
+    assert kept.find(one.settings, with_speed=True) is None
+    timed = replace(one, tokens_per_s=50.0)
+    kept.add(timed)
+    again = RowsFile(tmp_path / "rows", {})
+    assert again.find(one.settings, with_speed=True) == timed
+    assert again.find(one.settings, with_speed=False) == timed
 
 
-def test_a_figure_has_a_mark_for_every_row_and_a_line_for_every_method() -> None:
+def drawn(rows: list[ComparedRow], folder: Path) -> ElementTree.Element:
+    path = folder / "figure.svg"
+    quality_figure([asdict(one) for one in rows], "a <model> & more", path)
+    return ElementTree.parse(path).getroot()
+
+
+def texts(figure: ElementTree.Element) -> set[str]:
+    return {str(text.text) for text in figure.iter(f"{SVG}text")}
+
+
+def marks(figure: ElementTree.Element) -> list[tuple[float, float]]:
+    """Where matplotlib's references to a marker lie that are within the axes' own group."""
+    axes = figure.find(f".//{SVG}g[@id='axes_1']")
+    assert axes is not None
+    clipped = [one for one in axes.iter(f"{SVG}g") if "clip-path" in one.attrib]
+    return [
+        (float(use.attrib["x"]), float(use.attrib["y"]))
+        for group in clipped
+        for use in group.findall(f"{SVG}use")
+    ]
+
+
+def test_a_figure_has_a_mark_for_every_row_and_a_name_for_every_method(tmp_path: Path) -> None:
     rows = [row("fp32", 32.0, 15.0)]
     rows += [row(f"rtn W{bits}A16", bits + 0.4, 15 + 2.0**-bits * 100) for bits in (8, 4, 3)]
     rows += [row("rtn W8A8", 8.0, 16.0)]
-    figure = drawn(rows)
-    marks = figure.findall(f"{SVG}circle")
-    assert len(marks) == 4 + 2  # two of the legend
-    assert len(figure.findall(f"{SVG}polyline")) == 2
-    texts = [text.text for text in figure.findall(f"{SVG}text")]
-    assert {"a <model> & more", "rtn", "rtn, A8", "fp32 (15.00)"} <= set(texts)
+    figure = drawn(rows, tmp_path)
+    assert len(marks(figure)) == 4
+    assert {"a <model> & more", "rtn", "rtn, A8", "fp32 (15.00)"} <= texts(figure)
 
 
-def test_more_bits_stand_further_right_and_a_worse_model_higher() -> None:
+def test_more_bits_stand_further_right_and_a_worse_model_higher(tmp_path: Path) -> None:
     rows = [row("fp32", 32.0, 15.0), row("a W4A16", 4.0, 20.0), row("a W8A16", 8.0, 16.0)]
-    line = drawn(rows).find(f"{SVG}polyline")
-    assert line is not None
-    (left, upper), (right, lower) = (
-        map(float, point.split(",")) for point in line.attrib["points"].split()
-    )
+    (left, upper), (right, lower) = marks(drawn(rows, tmp_path))
     assert left < right
     assert upper < lower  # SVG counts from the top
 
 
-def test_a_broken_model_is_left_out_of_the_figure() -> None:
+def test_a_broken_model_is_left_out_of_the_figure(tmp_path: Path) -> None:
     rows = [row("fp32", 32.0, 15.0), row("a W2A16", 2.5, float("inf")), row("b W4A16", 4.0, 16.0)]
-    assert len(drawn(rows).findall(f"{SVG}polyline")) == 1
-    assert len(drawn(rows[:2]).findall(f"{SVG}polyline")) == 0
+    figure = drawn(rows, tmp_path)
+    assert len(marks(figure)) == 1
+    assert "a" not in texts(figure)
+    assert marks(drawn(rows[:2], tmp_path)) == []

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from infra_lab.errors import UsageError
 from infra_lab.formats.gguf_blocks import WRITABLE, GGUFFormat
+from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.models.config import RopeScaling
 from infra_lab.models.gguf_checkpoint import (
     GGUFCheckpoint,
@@ -154,19 +155,15 @@ def test_an_interruption_leaves_nothing(
 ) -> None:
     weight_format = GGUFFormat("Q4_0")
 
-    def stop(name: str) -> None:
-        if name == NORM:
-            raise KeyboardInterrupt
+    class Stops(dict[str, QuantizedWeight]):
+        def __getitem__(self, name: str) -> QuantizedWeight:
+            if name == "model.layers.1.mlp.up_proj.weight":
+                raise KeyboardInterrupt
+            return super().__getitem__(name)
 
-    place = tmp_path / "place"
+    place, weights = tmp_path / "place", Stops(weights_for(source, weight_format))
     with pytest.raises(KeyboardInterrupt):
-        write_gguf(
-            source,
-            place / "out.gguf",
-            weights_for(source, weight_format),
-            weight_format,
-            on_write=stop,
-        )
+        write_gguf(source, place / "out.gguf", weights, weight_format)
     assert list(place.iterdir()) == []
 
 

@@ -56,6 +56,14 @@ def test_every_method_has_a_format_for_its_defaults(name: str) -> None:
         ("mxfp4", {}, {"group_size": 32, "format": "compressed-tensors"}),
         ("llm_int8", {"outlier_threshold": 4.0}, {"outlier_threshold": 4.0}),
         ("rtn", {"bits": None, "group_size": None}, {"bits": 4, "group_size": 64}),
+        ("gptq", {}, {"act_order": True, "static_groups": True, "has_g_idx": False}),
+        ("gptq", {"static_groups": False}, {"has_g_idx": True, "format": "gptq"}),
+        ("gptq", {"static_groups": False, "group_size": PER_ROW}, {"has_g_idx": False}),
+        ("gptq", {"act_order": False, "static_groups": False}, {"has_g_idx": False}),
+        ("gptq", {"format": "awq"}, {"format": "awq"}),
+        ("fp8", {}, {"format": "compressed-tensors", "group_size": None, "activation_bits": 8}),
+        ("fp8", {"format": "fp8"}, {"group_size": 128, "activation_bits": None}),
+        ("smoothquant", {}, {"alpha": "auto"}),
     ],
 )
 def test_what_is_not_given_is_the_methods_default(
@@ -93,6 +101,12 @@ def test_calibration_sequences_are_as_long_as_the_context_allows() -> None:
         ("gptq", {"group_size": 128}, r"give 64 or 32 or -1 \(a row\)"),
         ("gptq", {"group_size": 0}, "at least 1 column, or is -1 for a row, not 0"),
         ("rtn", {"act_order": True}, "rtn has no act-order: beside bits it knows activation-bits"),
+        ("rtn", {"seed": 1}, "rtn has no seed: beside bits it knows activation-bits, clip"),
+        ("gptq", {"seed": 1}, "gptq has no seed: .* calibration, clip, damping, .* samples,"),
+        ("fp8", {"num_sequences": 4}, "fp8 has no samples: beside bits it knows no settings"),
+        ("nf4", {"sequence_length": 4}, "nf4 has no sequence-length"),
+        ("fp8", {"activation_bits": 8}, "fp8 has no activation-bits"),
+        ("smoothquant", {"alpha": float("nan")}, "alpha is a share from 0 to 1, not nan"),
         ("nf4", {"group_size": 64}, "nf4 has no group-size: beside bits it knows no settings"),
         ("gptq", {"alpha": 0.5}, "gptq has no alpha"),
         ("rtn", {"activation_bits": 5}, "activations have 4 or 8 bits, not 5"),
@@ -104,7 +118,11 @@ def test_calibration_sequences_are_as_long_as_the_context_allows() -> None:
         ("nf4", {"format": "gptq"}, "nf4 is kept as bitsandbytes, not as gptq"),
         ("gptq", {"format": "awq", "bits": 3}, "awq keeps 4 bits, not 3"),
         ("gptq", {"format": "gptq", "bits": 5}, "gptq keeps 2 or 3 or 4 or 8 bits, not 5"),
-        ("gptq", {"format": "awq", "act_order": True}, "awq keeps groups of neighbouring columns"),
+        (
+            "gptq",
+            {"format": "awq", "static_groups": False},
+            "awq keeps groups of neighbouring columns",
+        ),
         (
             "rtn",
             {"format": "gptq", "activation_bits": 8},
@@ -127,7 +145,7 @@ def test_what_no_format_keeps_can_be_measured_but_not_written() -> None:
 
 def test_what_decides_nothing_is_not_described() -> None:
     assert "num_sequences" in choose_settings("gptq", SMOLLM2, {}).described()
-    rtn = choose_settings("rtn", SMOLLM2, {}).described()
-    assert rtn == choose_settings("rtn", SMOLLM2, {"num_sequences": 3, "seed": 5}).described()
+    rtn = choose_settings("rtn", SMOLLM2, {})
+    assert rtn.described() == replace(rtn, num_sequences=3, seed=5, alpha=0.1).described()
     rotated = [choose_settings("quip", SMOLLM2, {"seed": n}).described() for n in (0, 1)]
     assert rotated[0] != rotated[1]

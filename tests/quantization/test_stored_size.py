@@ -67,5 +67,5 @@ def test_a_damaged_header_is_named(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     for content in (b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]", b'\x09\0\0\0\0\0\0\0{"a": {}}'):
         file.write_bytes(content)
-        with pytest.raises(ModelLoadError, match="its header cannot be read"):
+        with pytest.raises(ModelLoadError, match=r"model\.safetensors: damaged or truncated"):
             safetensors_sizes(file)
