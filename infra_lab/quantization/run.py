@@ -20,6 +20,7 @@ from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.parameters import num_parameters
 from infra_lab.models.tokenizer import load_tokenizer
 from infra_lab.quantization.calibration import calibration_sequences
+from infra_lab.quantization.gguf_metadata import folder_metadata
 from infra_lab.quantization.modules import num_linear_weights
 from infra_lab.quantization.partial_folder import PartialFolder, content_hash
 from infra_lab.quantization.quantize import Progress, quantize_model
@@ -62,6 +63,8 @@ def quantize_to_folder(
     weight_format = target_format(settings)
     require_new(out)
     checkpoint = open_checkpoint(path)
+    if settings.format == "gguf" and path.is_dir():
+        folder_metadata(checkpoint)  # refuses a tokenizer that no GGUF file has
     sequences = None
     if settings.is_calibrated:
         token_ids = load_tokenizer(checkpoint).encode(text)

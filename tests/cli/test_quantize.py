@@ -76,6 +76,11 @@ def report_tokens(measured: dict[str, Any]) -> int:
         (["--format", "zip"], 2, "no format 'zip'"),
         (["--bits", "5", "--method", "rtn"], 2, "no format here keeps rtn of 5 bits"),
         (["--method", "rtn", "--alpha", "0.5"], 2, "rtn has no alpha"),
+        (
+            ["--method", "rtn", "--format", "gguf"],
+            2,
+            "tokenizer cuts text by none of the rules",
+        ),
         (["--method", "rtn", "--seed", "1"], 2, "rtn has no seed"),
         (["--method", "rtn", "--samples", "4"], 2, "rtn has no samples"),
         (["--method", "fp8", "--sequence-length", "4"], 2, "fp8 has no sequence-length"),

@@ -61,6 +61,29 @@ def test_the_scale_is_the_best_of_its_grid(
     assert found.ratio == ([None, *(step / num_ratios for step in range(num_ratios))][best])
 
 
+@settings(max_examples=10)
+@given(schemes(), SEEDS)
+def test_only_scales_that_can_be_folded_are_tried(scheme: IntegerScheme, seed: int) -> None:
+    """Four query heads of 4 that read two value heads: the best of what they can share."""
+    inputs, weight = outlying_inputs(60, 16, seed), random_weight(6, 16, seed + 1)
+    hessian, mean = hessian_of(inputs), inputs.abs().mean(0)
+
+    def possible(scales: torch.Tensor) -> torch.Tensor:
+        return shared_by_query_heads(scales, 2, 4)[0]
+
+    found = search_scales([weight], hessian, mean, scheme, 5, possible=possible)
+    losses = []
+    for step in range(6):
+        scales = torch.ones(16)
+        if step:
+            candidate = candidate_scales([weight], mean, (step - 1) / 5, scheme.group_size(16))
+            scales = possible(candidate)
+        rounded = round_to_nearest(weight * scales, scheme).dequantize() / scales
+        losses.append(proxy_loss(weight, rounded, hessian))
+    assert found.losses == pytest.approx(losses, rel=1e-6)
+    assert torch.equal(found.scales, possible(found.scales))
+
+
 def test_outlying_inputs_make_it_worth_the_search() -> None:
     """At 3 and 4 bits it recovers at least half of what rounding to nearest loses."""
     inputs, weight = outlying_inputs(500, 160, 1), random_weight(64, 160, 2)

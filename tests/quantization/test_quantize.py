@@ -11,21 +11,23 @@ from safetensors.torch import load_file, save_file
 
 from infra_lab.errors import ModelLoadError, UsageError
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
+from infra_lab.layers.quantized_input import rounded_input
 from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.quantization.evaluate import TextModel
 from infra_lab.quantization.gptq import GptqOptions, gptq
 from infra_lab.quantization.hessian import InputStatistics
-from infra_lab.quantization.layer_methods import integer_scheme
+from infra_lab.quantization.layer_methods import LAYER_METHODS, integer_scheme
 from infra_lab.quantization.layer_stream import LayerStream
 from infra_lab.quantization.layer_view import LayerView
-from infra_lab.quantization.modules import GROUPS, linear_modules
+from infra_lab.quantization.modules import GATE_UP, GROUPS, QKV, linear_modules
 from infra_lab.quantization.overlay import OverlayCheckpoint
 from infra_lab.quantization.partial_folder import PartialFolder
 from infra_lab.quantization.quantize import quantize_model
 from infra_lab.quantization.rtn import round_to_nearest
 from infra_lab.quantization.scaled_layer import ScaledLayer
 from infra_lab.quantization.settings import METHODS, QuantizationSettings, choose_settings
+from infra_lab.quantization.smoothquant import ALPHAS, smoothing_scales
 from tests.quantization.tiny_models import tiny_model, token_ids
 
 SEQUENCES = torch.tensor(token_ids(6 * 40, seed=1)).view(6, 40)
@@ -91,6 +93,7 @@ def test_gptq_sees_what_the_groups_quantized_before_give(llama: Opened, tmp_path
     settings = settings_of(checkpoint, "gptq", bits=3)
     quantized = quantize_model(checkpoint, settings, SEQUENCES)
     theirs = tiny_model(tmp_path, intermediate_size=128)
+    options = GptqOptions(act_order=True, static_groups=True)
     scheme, agreeing, total = integer_scheme(settings), 0, 0
     for layer in range(2):
         for group in GROUPS:
@@ -106,7 +109,7 @@ def test_gptq_sees_what_the_groups_quantized_before_give(llama: Opened, tmp_path
             for name in names:
                 linear = theirs.get_submodule(name)
                 ours = quantized.weights[f"{name}.weight"]
-                expected = gptq(linear.weight.data, statistics.hessian, scheme, GptqOptions())
+                expected = gptq(linear.weight.data, statistics.hessian, scheme, options)
                 agreeing += int((ours.codes == expected.codes).sum())
                 total += ours.codes.numel()
                 linear.weight.data = ours.dequantize()
@@ -134,6 +137,32 @@ def test_scales_folded_into_a_layer_leave_its_output_as_it_was(tmp_path: Path, f
         stream.advance(checkpoint)
     changed = OverlayCheckpoint(checkpoint, dense=dense)
     torch.testing.assert_close(logits(changed), logits(checkpoint), rtol=1e-4, atol=1e-4)
+
+
+def test_each_input_gets_the_alpha_at_which_its_outputs_err_least(llama: Opened) -> None:
+    checkpoint = llama[1]
+    automatic = settings_of(checkpoint, "smoothquant", bits=3)
+    assert automatic.alpha == "auto"
+    seen: dict[str, torch.Tensor] = {}
+    view = LayerView(checkpoint, 0, LayerStream(checkpoint, SEQUENCES), ActivationFormat(8))
+    view.visit(lambda group, inputs: seen.update({group.layer: inputs.clone()}))
+    done = LAYER_METHODS["smoothquant"](view, automatic)
+    for group in (QKV, GATE_UP):
+        assert group.norm is not None
+        inputs, norm = seen[group.layer], view.weight(group.norm)
+        weights = [view.weight(module) for module in group.modules]
+        errors = {}
+        for alpha in ALPHAS:
+            scales = smoothing_scales(inputs.abs().amax(0), weights, alpha)
+            rounded = rounded_input(inputs / scales, ActivationFormat(8)).double()
+            for weight in weights:
+                columns = round_to_nearest(weight * scales, integer_scheme(automatic)).dequantize()
+                error = rounded @ columns.double().T - inputs.double() @ weight.double().T
+                errors[alpha] = errors.get(alpha, 0.0) + float(error.square().sum())
+        best = smoothing_scales(
+            inputs.abs().amax(0), weights, min(ALPHAS, key=lambda alpha: errors[alpha])
+        )
+        assert torch.equal(done.dense[view.name(group.norm)], norm / best)
 
 
 def test_inputs_are_rounded_where_the_method_says_so(llama: Opened) -> None:

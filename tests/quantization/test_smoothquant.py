@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra_lab.errors import UsageError
+from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.quantization.integer import IntegerScheme, quantize_numbers
 from infra_lab.quantization.rtn import round_to_nearest
-from infra_lab.quantization.smoothquant import levels_in_use, smoothing_scales
+from infra_lab.quantization.smoothquant import (
+    levels_in_use,
+    smoothing_loss,
+    smoothing_scales,
+)
 from tests.quantization.inputs import SEEDS, random_weight
 
 INT8 = IntegerScheme(8, symmetric=True, granularity="tensor", narrow=True)
@@ -54,6 +59,32 @@ def test_alpha_zero_and_one_move_everything_to_one_side(seed: int) -> None:
     ones = torch.ones(128, dtype=torch.float64)
     torch.testing.assert_close((weight * all_to_inputs).abs().amax(0), ones)
     torch.testing.assert_close((x / all_to_weights).abs().amax(0), ones)
+
+
+@pytest.mark.parametrize("bits", [8, None])
+def test_the_loss_of_an_alpha_is_what_the_outputs_err(bits: int | None) -> None:
+    x, weights = with_outliers().float(), [random_weight(8, 128, i).float() for i in (1, 2)]
+    scales = smoothing_scales(x.abs().amax(0), weights, 0.6)
+    expected, divided = 0.0, (x / scales).double()
+    if bits is not None:
+        divided = quantize_numbers(divided, bits).dequantize().double()
+    for weight in weights:
+        rounded = round_to_nearest(weight * scales, INT8).dequantize().double()
+        expected += float((divided @ rounded.T - x.double() @ weight.double().T).square().sum())
+    activation = None if bits is None else ActivationFormat(bits)
+    found = smoothing_loss(x, weights, scales, INT8, activation)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_outliers_want_an_alpha_between_nothing_and_all() -> None:
+    x, weights = with_outliers().float(), [random_weight(8, 128, 1).float()]
+    losses = [
+        smoothing_loss(
+            x, weights, smoothing_scales(x.abs().amax(0), weights, a), INT8, ActivationFormat(8)
+        )
+        for a in (0.0, 0.5, 1.0)
+    ]
+    assert losses[1] < 0.5 * min(losses[0], losses[2])
 
 
 def test_dead_channels_are_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from infra_lab.formats.quantized_weight import ActivationFormat
+from infra_lab.layers.quantized_input import rounded_input
+from infra_lab.models.checkpoint import Checkpoint
 from tests.sampling.grammar_helpers import byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
@@ -59,3 +63,18 @@ def tiny_model(folder: Path, family: str = "llama", **changes: Any) -> Any:
 def token_ids(count: int, seed: int = 0) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, TOKENIZER.vocab_size, (count,), generator=generator).tolist()
+
+
+def quantized_inputs(model: Any, written: Checkpoint) -> None:
+    """Makes transformers' model round the inputs of its linear layers as `written` says."""
+    for name, module in model.named_modules():
+        activation = written.activation_format(f"{name}.weight")
+        if activation is not None:
+            module.register_forward_pre_hook(partial(_rounded, activation))
+
+
+def _rounded(
+    activation: ActivationFormat, module: Any, inputs: tuple[torch.Tensor]
+) -> tuple[torch.Tensor]:
+    (x,) = inputs
+    return (rounded_input(x.reshape(-1, x.shape[-1]), activation).view(x.shape),)
