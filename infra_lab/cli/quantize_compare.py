@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,7 @@ def compare(
     from infra_lab.bench.quality_figure import quality_figure
     from infra_lab.bench.quality_rows import RowsFile
     from infra_lab.bench.quantization import Comparison, default_variants, single_stream_speed
+    from infra_lab.bench.system import machine_facts
     from infra_lab.figures import checked_figure_path
     from infra_lab.models.loader import open_checkpoint
     from infra_lab.models.tokenizer import load_tokenizer
@@ -116,6 +118,8 @@ def compare(
         },
     )
     report: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "machine": machine_facts(),
         "model": model,
         "text": BOOK if text is None else text.name,
         "tokens": sum(len(one) - 1 for one in windows),

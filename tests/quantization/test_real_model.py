@@ -64,12 +64,16 @@ def bench(smollm2_path: Path) -> Bench:
     return Bench(smollm2_path)
 
 
-def test_gptq_and_awq_recover_much_of_what_rounding_to_nearest_loses(bench: Bench) -> None:
-    """On the whole text GPTQ wins back 55 % of it so, AWQ 42 %."""
-    four_bits = {"bits": 4, "group_size": PER_ROW}
-    nearest = bench.loss("rtn", **four_bits)
-    assert bench.loss("gptq", **four_bits, act_order=True, clip=True) < 0.6 * nearest
-    assert bench.loss("awq", **four_bits) < 0.7 * nearest
+@pytest.mark.parametrize("group", [None, PER_ROW], ids=["groups of 64", "a scale a row"])
+def test_gptq_wins_back_half_of_what_rounding_to_nearest_loses(
+    bench: Bench, group: int | None
+) -> None:
+    nearest = bench.loss("rtn", bits=4, group_size=group)
+    assert bench.loss("gptq", bits=4, group_size=group) < 0.5 * nearest
+
+
+def test_awq_wins_back_half_of_what_rounding_to_nearest_loses(bench: Bench) -> None:
+    assert bench.loss("awq", bits=4) < 0.5 * bench.loss("rtn", bits=4)
 
 
 def test_smoothquant_in_eight_bits_is_the_model_to_one_percent(bench: Bench) -> None:
