@@ -14,6 +14,7 @@ from infra_lab.bench.quality_figure import quality_figure
 from infra_lab.bench.quality_rows import ComparedRow, RowsFile
 from infra_lab.bench.quantization import Comparison, Variant, default_variants, row_name
 from infra_lab.errors import UsageError
+from infra_lab.models.checkpoint import Checkpoint
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.quantization.quantize import quantize_model
 from infra_lab.quantization.settings import METHODS, choose_settings
@@ -72,6 +73,24 @@ def test_a_rows_bits_are_those_of_the_folder_that_would_be_written(
     written = safetensors_sizes(tmp_path / "out" / "model.safetensors")
     assert compared.size_bytes == sum(written.values())
     assert compared.tokens_per_s is None
+
+
+def test_the_model_itself_is_timed_in_fp32_whatever_its_file_keeps(tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    dense = open_checkpoint(tmp_path)
+    coded = quantize_model(dense, choose_settings("rtn", dense.config, {}))
+    timed: list[Checkpoint] = []
+
+    def measure(checkpoint: Checkpoint) -> float:
+        timed.append(checkpoint)
+        return 5.0
+
+    compared = Comparison(coded, [token_ids(30)], None, lambda *told: None, measure).row(None)
+    assert compared.tokens_per_s == 5.0
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert coded.quantized(name) is not None
+    assert timed[0].quantized(name) is None
+    assert torch.equal(timed[0].tensor(name, torch.float32), coded.tensor(name, torch.float32))
 
 
 def test_what_no_format_keeps_is_counted_in_its_own_bits(tmp_path: Path) -> None:
