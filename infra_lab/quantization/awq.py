@@ -18,8 +18,14 @@ from infra_lab.errors import UsageError
 from infra_lab.formats.quantized_weight import QuantizedWeight
 from infra_lab.quantization.clipping import ClippingSearch, clipped_grid
 from infra_lab.quantization.hessian import require_hessian
-from infra_lab.quantization.integer import IntegerScheme, by_groups, integer_weight, require_weight
-from infra_lab.quantization.rtn import nearest_codes, round_to_nearest
+from infra_lab.quantization.integer import (
+    IntegerScheme,
+    by_groups,
+    integer_weight,
+    require_weight,
+    weight_grid,
+)
+from infra_lab.quantization.rtn import grid_codes, nearest_codes
 
 SMALLEST_SCALE = 1e-4
 
@@ -50,13 +56,20 @@ def candidate_scales(
     group, are scaled up less; without (the paper) inputs decide alone. An input that was always
     zero counts as the smallest that was not.
     """
+    relative = _relative_magnitude(weights, group_size) if duo_scaling else None
+    return _scales_of_ratio(mean_magnitude, relative, ratio)
+
+
+def _scales_of_ratio(
+    mean_magnitude: torch.Tensor, relative: torch.Tensor | None, ratio: float
+) -> torch.Tensor:
     inputs = mean_magnitude.float()
     alive = inputs > 0
     if not alive.any():
         return torch.ones_like(inputs)
     scales = torch.where(alive, inputs, inputs[alive].min()).pow(ratio)
-    if duo_scaling:
-        scales /= _relative_magnitude(weights, group_size).pow(1 - ratio).add_(1e-4)
+    if relative is not None:
+        scales /= relative.pow(1 - ratio).add_(1e-4)
     scales.clamp_(min=SMALLEST_SCALE)
     return scales / (scales.max() * scales.min()).sqrt()
 
@@ -95,10 +108,11 @@ def search_scales(
     if mean_magnitude.shape != (in_features,) or not mean_magnitude.isfinite().all():
         raise UsageError(f"mean magnitudes are {in_features} finite numbers, one an input")
     group_size = scheme.group_size(in_features)
+    relative = _relative_magnitude(weights, group_size) if duo_scaling else None
     best = ones = torch.ones(in_features, device=hessian.device)
     losses, best_ratio = [_loss_of(ones, weights, hessian, scheme)], None
     for ratio in (step / num_ratios for step in range(num_ratios)):
-        scales = candidate_scales(weights, mean_magnitude, ratio, group_size, duo_scaling)
+        scales = _scales_of_ratio(mean_magnitude, relative, ratio)
         scales = scales if possible is None else possible(scales)
         losses.append(_loss_of(scales, weights, hessian, scheme))
         if losses[-1] < min(losses[:-1]):
@@ -115,8 +129,11 @@ def _loss_of(
     """Sum of tr((W - Q) H (W - Q)^T), where Q = rounded(W s) / s."""
     total = 0.0
     for weight in weights:
-        rounded = round_to_nearest(weight * scales, scheme).dequantize()
-        error = weight - rounded.to(weight.dtype) / scales
+        scaled = weight * scales
+        grid = weight_grid(scaled, scheme)
+        # In fp32, as the weight will be read; codes of their own would only be looked up again.
+        rounded = grid[..., None].decode(grid_codes(scaled, grid, scheme).float())
+        error = weight - rounded.flatten(1)[:, : weight.shape[1]].to(weight.dtype) / scales
         total += float(((error @ hessian) * error).sum(dtype=torch.float64))
     return total
 

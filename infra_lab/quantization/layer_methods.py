@@ -32,11 +32,11 @@ from infra_lab.quantization.nf4 import quantize_nf4
 from infra_lab.quantization.rtn import round_to_nearest
 from infra_lab.quantization.scaled_layer import ScaledLayer
 from infra_lab.quantization.settings import QuantizationSettings
-from infra_lab.quantization.smoothquant import ALPHAS, smoothing_loss, smoothing_scales
+from infra_lab.quantization.smoothquant import ALPHAS, SmoothingLoss, smoothing_scales
 
 LayerMethod = Callable[[LayerView, QuantizationSettings], LayerResult]
 Round = Callable[[torch.Tensor], QuantizedWeight]
-SAMPLED_TOKENS = 2048  # on which SmoothQuant tries its alphas
+SAMPLED_TOKENS = 1024  # on which SmoothQuant tries its alphas
 RoundByHessian = Callable[[torch.Tensor, torch.Tensor], QuantizedWeight]
 
 
@@ -108,8 +108,10 @@ def smoothquant_layer(layer: LayerView, settings: QuantizationSettings) -> Layer
         alphas = ALPHAS if settings.alpha == "auto" else (settings.alpha,)
         smoothed = (smoothing_scales(largest, weights, alpha) for alpha in alphas)
         possible = [scaled.possible(group, scales) for scales in smoothed]
-        loss = partial(smoothing_loss, sample, weights, scheme=scheme, activation=layer.activation)
-        scaled.divide_input(group, min(possible, key=loss) if len(possible) > 1 else possible[0])
+        if len(possible) > 1:
+            loss = SmoothingLoss(sample, weights, scheme, layer.activation)
+            possible.sort(key=loss)
+        scaled.divide_input(group, possible[0])
     return LayerResult(
         {
             layer.name(module): round_to_nearest(scaled.rows(module) * scaled.scales[group], scheme)

@@ -31,5 +31,10 @@ def round_to_nearest(
 
 def nearest_codes(weight: torch.Tensor, grid: IntegerGrid, scheme: IntegerScheme) -> torch.Tensor:
     """The codes [out, in] of a weight on grids [out, groups]."""
+    return grid_codes(weight, grid, scheme).flatten(1)[:, : weight.shape[1]]
+
+
+def grid_codes(weight: torch.Tensor, grid: IntegerGrid, scheme: IntegerScheme) -> torch.Tensor:
+    """The same by groups, [out, groups, group_size], the last one filled up."""
     groups = by_groups(weight, scheme.group_size(weight.shape[1]))
-    return grid[..., None].encode(groups).flatten(1)[:, : weight.shape[1]]
+    return grid[..., None].encode(groups)

@@ -49,28 +49,36 @@ def smoothing_scales(
     return torch.where(usable, scales, 1.0)
 
 
-def smoothing_loss(
-    inputs: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    scales: torch.Tensor,
-    scheme: IntegerScheme,
-    activation: ActivationFormat | None,
-) -> float:
-    """Sum of the squared errors of all outputs when inputs are divided by `scales`, columns of
-    the weights multiplied, and both rounded.
+class SmoothingLoss:
+    """What scales cost the outputs of some inputs.
 
-    inputs: [num_tokens, in]. Too small an alpha leaves outliers in the inputs, too large a one
-    makes outliers of the weights: where the least lies between differs from layer to layer.
+    Too small an alpha leaves outliers in the inputs, too large a one makes outliers of the
+    weights: where the least lies between differs from layer to layer.
     """
-    divided = inputs / scales
-    if activation is not None:
-        divided = rounded_input(divided, activation)
-    total = 0.0
-    for weight in weights:
-        rounded = round_to_nearest(weight * scales, scheme).dequantize()
-        errors = divided @ rounded.T - inputs @ weight.T
-        total += float(errors.square().sum(dtype=torch.float64))
-    return total
+
+    def __init__(
+        self,
+        inputs: torch.Tensor,
+        weights: Sequence[torch.Tensor],
+        scheme: IntegerScheme,
+        activation: ActivationFormat | None,
+    ) -> None:
+        """inputs: [num_tokens, in]. activation: how they will be rounded; None for not at all."""
+        self._inputs = inputs
+        self._weights = weights
+        self._scheme = scheme
+        self._activation = activation
+        self._outputs = inputs @ torch.cat(list(weights)).T
+
+    def __call__(self, scales: torch.Tensor) -> float:
+        """Sum of the squared errors of all outputs when inputs are divided by `scales`, columns
+        of the weights multiplied, and both rounded."""
+        inputs = self._inputs / scales
+        if self._activation is not None:
+            inputs = rounded_input(inputs, self._activation)
+        rounded = [round_to_nearest(one * scales, self._scheme) for one in self._weights]
+        errors = inputs @ torch.cat([one.dequantize() for one in rounded]).T - self._outputs
+        return float(errors.square().sum(dtype=torch.float64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def test_only_scales_that_can_be_folded_are_tried(scheme: IntegerScheme, seed: i
         if step:
             candidate = candidate_scales([weight], mean, (step - 1) / 5, scheme.group_size(16))
             scales = possible(candidate)
-        rounded = round_to_nearest(weight * scales, scheme).dequantize() / scales
+        rounded = round_to_nearest(weight * scales, scheme).dequantize().double() / scales
         losses.append(proxy_loss(weight, rounded, hessian))
     assert found.losses == pytest.approx(losses, rel=1e-6)
     assert torch.equal(found.scales, possible(found.scales))

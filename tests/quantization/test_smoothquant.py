@@ -14,8 +14,8 @@ from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.quantization.integer import IntegerScheme, quantize_numbers
 from infra_lab.quantization.rtn import round_to_nearest
 from infra_lab.quantization.smoothquant import (
+    SmoothingLoss,
     levels_in_use,
-    smoothing_loss,
     smoothing_scales,
 )
 from tests.quantization.inputs import SEEDS, random_weight
@@ -72,18 +72,14 @@ def test_the_loss_of_an_alpha_is_what_the_outputs_err(bits: int | None) -> None:
         rounded = round_to_nearest(weight * scales, INT8).dequantize().double()
         expected += float((divided @ rounded.T - x.double() @ weight.double().T).square().sum())
     activation = None if bits is None else ActivationFormat(bits)
-    found = smoothing_loss(x, weights, scales, INT8, activation)
+    found = SmoothingLoss(x, weights, INT8, activation)(scales)
     assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_outliers_want_an_alpha_between_nothing_and_all() -> None:
     x, weights = with_outliers().float(), [random_weight(8, 128, 1).float()]
-    losses = [
-        smoothing_loss(
-            x, weights, smoothing_scales(x.abs().amax(0), weights, a), INT8, ActivationFormat(8)
-        )
-        for a in (0.0, 0.5, 1.0)
-    ]
+    loss = SmoothingLoss(x, weights, INT8, ActivationFormat(8))
+    losses = [loss(smoothing_scales(x.abs().amax(0), weights, a)) for a in (0.0, 0.5, 1.0)]
     assert losses[1] < 0.5 * min(losses[0], losses[2])
 
 
