@@ -270,17 +270,15 @@ def test_a_comparison_of_nothing_is_refused(
     assert result.err.count("\n") == 1
 
 
-def test_rows_of_another_text_are_not_taken(
-    run_command: Run, model: Path, calibrated: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_rows_of_another_text_are_not_taken(run_command: Run, model: Path, tmp_path: Path) -> None:
     rows = ("--rows", str(tmp_path / "rows"), "--method", "rtn", "--bits", "8", "--no-speed")
     text = ("--text", str(model / "text.txt"), "--tokens")
-    assert run_command("quantize", "compare", *calibrated, *rows, *text, "60").status == 0
-    result = run_command("quantize", "compare", *calibrated, *rows, *text, "70")
+    assert run_command("quantize", "compare", str(model), *rows, *text, "60").status == 0
+    result = run_command("quantize", "compare", str(model), *rows, *text, "70")
     assert result.status == 2
     assert "holds rows of another model, text or window" in result.err
     (tmp_path / "rows").write_text("{}\n")
-    result = run_command("quantize", "compare", *calibrated, *rows, *text, "60")
+    result = run_command("quantize", "compare", str(model), *rows, *text, "60")
     assert "holds no rows of this command" in result.err
 
 
