@@ -79,6 +79,16 @@ class LayerView:
             start = end
         return parts
 
+    def inputs(self) -> dict[LinearGroup, torch.Tensor]:
+        """What comes into every group [num_tokens, in_features] while none is quantized."""
+        seen: dict[LinearGroup, torch.Tensor] = {}
+
+        def keep(group: LinearGroup, inputs: torch.Tensor) -> None:
+            seen[group] = inputs.clone()
+
+        self.visit(keep)
+        return seen
+
     def visit(self, visit: Callable[[LinearGroup, torch.Tensor], Linear | None]) -> None:
         """As `LayerStream.visit`, of this layer."""
         if self._stream is None:

@@ -143,13 +143,12 @@ def test_each_input_gets_the_alpha_at_which_its_outputs_err_least(llama: Opened)
     checkpoint = llama[1]
     automatic = settings_of(checkpoint, "smoothquant", bits=3)
     assert automatic.alpha == "auto"
-    seen: dict[str, torch.Tensor] = {}
     view = LayerView(checkpoint, 0, LayerStream(checkpoint, SEQUENCES), ActivationFormat(8))
-    view.visit(lambda group, inputs: seen.update({group.layer: inputs.clone()}))
+    seen = view.inputs()
     done = LAYER_METHODS["smoothquant"](view, automatic)
     for group in (QKV, GATE_UP):
         assert group.norm is not None
-        inputs, norm = seen[group.layer], view.weight(group.norm)
+        inputs, norm = seen[group], view.weight(group.norm)
         weights = [view.weight(module) for module in group.modules]
         errors = {}
         for alpha in ALPHAS:
