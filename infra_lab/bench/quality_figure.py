@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MARKS = ("o", "s", "^", "D")  # a colour comes back with another mark
 _BITS = (2, 2.5, 3, 4, 5, 6, 8)
+_HIGHEST = 1000  # times the model's own perplexity: beyond, lines leave the figure at the top
 
 
 def quality_figure(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
@@ -40,6 +41,8 @@ def quality_figure(rows: Sequence[Mapping[str, Any]], title: str, path: Path) ->
             )
         axes.set_title(title)
         _label_axes(axes)
+        worst = max((row["perplexity"] for row in shown), default=base)
+        axes.set_ylim(base / 1.1, min(worst * 1.3, base * _HIGHEST))
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
 
 
@@ -60,6 +63,6 @@ def _label_axes(axes: Axes) -> None:
     axes.set_ylabel("perplexity")
     axes.set_xticks(_BITS, [f"{bits:g}" for bits in _BITS])
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())
