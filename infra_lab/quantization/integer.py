@@ -35,6 +35,9 @@ class IntegerScheme:
         granularity: what shares a scale: "tensor", "channel" (a row: one output feature), or that
             many consecutive columns of a row.
         narrow: of symmetric grids, without the code -2**(bits - 1).
+        exact_extreme: of symmetric grids, the number farthest from zero is that code exactly, so
+            the scale has its sign, and a step is a sixteenth narrower than otherwise in 4 bits;
+            what lies as far on the other side is cut by up to a step. GGUF's Q4_0.
         scale_dtype: the type in which scales will be stored. They are rounded to it before codes
             are chosen, so that what a file gives back is what the method measured.
     """
@@ -43,6 +46,7 @@ class IntegerScheme:
     symmetric: bool = False
     granularity: Literal["tensor", "channel"] | int = "channel"
     narrow: bool = False
+    exact_extreme: bool = False
     scale_dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
@@ -50,6 +54,8 @@ class IntegerScheme:
             raise UsageError(f"integers have 2 to 8 bits, not {self.bits}")
         if self.narrow and not self.symmetric:
             raise UsageError("only a symmetric grid can be narrow: an asymmetric one has no -2^b")
+        if self.exact_extreme and (self.narrow or not self.symmetric):
+            raise UsageError("an extreme is exact in a symmetric grid that has all its codes")
         if isinstance(self.granularity, int) and self.granularity < 1:
             raise UsageError(f"a group has at least 1 column, not {self.granularity}")
         if not self.scale_dtype.is_floating_point:
@@ -100,13 +106,16 @@ def fit_grid(low: torch.Tensor, high: torch.Tensor, scheme: IntegerScheme) -> In
     steps, middle = 2**scheme.bits - 1, 2 ** (scheme.bits - 1)
     if scheme.symmetric:
         reach = torch.maximum(high, -low)
-        scales = storable(reach / (middle - 1 if scheme.narrow else steps / 2), scheme.scale_dtype)
+        most = middle - 1 if scheme.narrow else middle if scheme.exact_extreme else steps / 2
+        scales = storable(reach / most, scheme.scale_dtype)
         zeros = torch.full_like(scales, middle)
     else:
         scales = storable((high - low) / steps, scheme.scale_dtype)
         zeros = (-low / scales).round_().clamp_(0, steps)
     limit = LARGEST / torch.maximum(zeros, steps - zeros)
     scales = torch.minimum(scales, limit.clamp_(max=torch.finfo(scheme.scale_dtype).max))
+    if scheme.exact_extreme:
+        scales = torch.where(high > -low, -scales, scales)  # the code -2**(bits - 1) is the extreme
     return IntegerGrid(scheme.bits, scales.float(), zeros.float(), int(scheme.narrow))
 
 

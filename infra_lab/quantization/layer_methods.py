@@ -41,11 +41,12 @@ RoundByHessian = Callable[[torch.Tensor, torch.Tensor], QuantizedWeight]
 
 
 def integer_scheme(settings: QuantizationSettings) -> IntegerScheme:
-    """Scales are fp16 in every integer format that is written here."""
+    """Scales are fp16 in every integer format that is written here; only GGUF's may be negative."""
     return IntegerScheme(
         settings.bits,
         settings.symmetric,
         settings.group_size or "channel",
+        exact_extreme=settings.format == "gguf" and settings.symmetric and settings.bits == 4,
         scale_dtype=torch.float16,
     )
 

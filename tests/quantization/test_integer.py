@@ -14,6 +14,7 @@ from infra_lab.errors import UsageError
 from infra_lab.quantization.clipping import ClippingSearch, clipped_grid
 from infra_lab.quantization.integer import (
     IntegerScheme,
+    by_groups,
     fit_grid,
     quantize_numbers,
     weight_grid,
@@ -282,12 +283,49 @@ def test_int8_tokens_are_those_of_the_kernel() -> None:
     assert torch.equal(got.codes.int() - 128, codes.int())
 
 
+@given(weights(), st.integers(2, 8), st.sampled_from([1, 5, 8, 50]))
+def test_an_exact_extreme_is_one_and_what_lies_beyond_is_cut_by_a_step_at_most(
+    weight: torch.Tensor, bits: int, group: int
+) -> None:
+    scheme = IntegerScheme(bits, symmetric=True, granularity=group, exact_extreme=True)
+    quantized = round_to_nearest(weight, scheme)
+    scales = spread(quantized.scales, scheme, weight.shape[1]).double()
+    error = (quantized.dequantize().double() - weight).abs()
+    inside = weight / scales <= 2 ** (bits - 1) - 1
+    bound = (torch.where(inside, 0.5, 1.0) + 1e-5 * 2**bits) * scales.abs()
+    assert (error <= bound + 2**bits * 1e-44).all()  # a scale of fp32's smallest is rounded too
+    groups = by_groups(weight, group)
+    extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))[..., 0].float()
+    alive = extreme.abs() > 1e-30
+    lowest = quantized.scales * -(2 ** (bits - 1))
+    torch.testing.assert_close(lowest[alive], extreme[alive], rtol=1e-6, atol=0)
+
+
+def test_groups_of_32_with_an_exact_extreme_are_no_worse_than_ggufs_q4_0() -> None:
+    """Of the same scales: gguf chooses codes before it rounds them to fp16, here after."""
+    gguf = pytest.importorskip("gguf")
+    weight = random_weight(64, 256, 7, torch.float32)
+    packed = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q4_0)
+    theirs = torch.from_numpy(gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_0).copy())
+    scheme = IntegerScheme(4, True, 32, exact_extreme=True, scale_dtype=torch.float16)
+    ours = round_to_nearest(weight, scheme)
+    stored = torch.from_numpy(packed.reshape(64, 8, 18)[:, :, :2].copy()).view(torch.float16)
+    assert torch.equal(ours.scales, stored[..., 0].float())
+    ours_error, their_error = (
+        by_groups(one - weight, 32).square().sum(-1) for one in (ours.dequantize(), theirs)
+    )
+    assert (ours_error <= their_error * (1 + 1e-6)).all()
+    plain = round_to_nearest(weight, IntegerScheme(4, True, 32, scale_dtype=torch.float16))
+    assert (ours.dequantize() - weight).norm() < (plain.dequantize() - weight).norm()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: IntegerScheme(1), "2 to 8 bits, not 1"),
         (lambda: IntegerScheme(9), "2 to 8 bits, not 9"),
         (lambda: IntegerScheme(narrow=True), "only a symmetric grid can be narrow"),
+        (lambda: IntegerScheme(exact_extreme=True), "exact in a symmetric grid that has all its"),
         (lambda: IntegerScheme(granularity=0), "at least 1 column, not 0"),
         (lambda: IntegerScheme(scale_dtype=torch.int32), "floating-point number, not torch.int32"),
         (lambda: ClippingSearch(1.5), "between 0 and 1"),
