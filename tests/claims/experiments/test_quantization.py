@@ -129,7 +129,8 @@ def test_beside_a_hundred_nine_levels_are_left(seed: int) -> None:
     left = activations.levels_left(3, 100, seed)
     assert left.levels == 9
     assert 0.15 < left.error < 0.35
-    assert activations.levels_left(3, 3, seed).levels == 255
+    # Near the cut a level is met by seven numbers in the mean: one or two may be met by none.
+    assert 250 < activations.levels_left(3, 3, seed).levels <= 255
 
 
 @given(seeds, st.floats(0, 1), st.sampled_from([1.0, 10.0, 100.0]))
