@@ -1,8 +1,8 @@
 """Keys and values as codes of one byte: two ways to share a scale, and what each can bear.
 
 Per token and head, symmetric: scale = max |x| / 127 (int8) or / 448 (e4m3) over the head_dim
-numbers of one token's head. One channel that is always large (keys have such channels, values
-have not) sets the scale for all of them, and the small ones round to nothing.
+numbers of one token's head. One channel that is always large (keys of many models have some) sets
+the scale for all of them, and few levels are left to the small ones.
 
 Per channel (Liu et al. 2024, "KIVI", section 3.2): the keys of a group of consecutive tokens share
 centre and scale in each channel, so that a large channel is coarse and leaves the others alone.
