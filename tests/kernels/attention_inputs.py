@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ WIDE_LENGTHS = [*LENGTHS, (113, 211), (108, 256), (256, 512), (512, 256), (1, 23
 HEAD_DIMS = [16, 40, 59, 64, 80, 96, 111, 128]
 WIDE_HEAD_DIMS = [1, 7, *HEAD_DIMS, 160, 192, 256]
 HEADS = [(1, 1), (2, 2), (3, 1)]
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDE_HEADS = [*HEADS, (4, 2), (5, 1)]
 
 
@@ -75,6 +77,7 @@ def inputs(
     lengths: list[tuple[int, int]] = LENGTHS,
     head_dims: list[int] = HEAD_DIMS,
     heads: list[tuple[int, int]] = HEADS,
+    dtypes: Sequence[torch.dtype] = DTYPES,
 ) -> st.SearchStrategy[AttentionInputs]:
     options = st.fixed_dictionaries(
         {},
@@ -94,7 +97,7 @@ def inputs(
         lengths=st.sampled_from(lengths),
         heads=st.sampled_from(heads),
         head_dim=st.sampled_from(head_dims),
-        dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+        dtype=st.sampled_from(dtypes),
         seed=st.integers(0, 2**31),
         padding=st.sampled_from([0, 8, 3]),
         options=st.builds(lambda a, b: {**a, **b}, options, masks),
