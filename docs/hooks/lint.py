@@ -53,15 +53,15 @@ ALLOWED = tuple(
         r"\b(?:[ABHVLT]|GB|RTX|MI|B)[ ]?\d{1,4}[A-Z]{0,2}\b(?![.,]\d)",  # A100, H200, GB200, L40S
         r"\b(?:sm_?|gfx)\d+[a-z]?\b",
         r"\b(?:BF|FP|TF|INT|UINT|NF|MXFP|NVFP|W|Q|E)\d+(?:[AMGKV_]\w*)*\b",
-        r"\b\d+[Kk](?=\b|[\u4e00-\u9fff])",  # a context of 4K, 128K
+        r"(?<![\d.,])\d+[Kk](?=\b|[\u4e00-\u9fff])",  # a context of 4K, 128K
         r"\b(?:batch|block|group|page|tile)(?:[ -]size)?(?:\s+of)?\s+(?:\d{1,2}|128|256|512)\b",
         r"(?:batch|批大小|批次|块大小|分组|组大小)(?:\s*(?:为|是|=|取))?\s*(?:\d{1,2}|128|256|512)(?!\d)",
-        r"\b(?:16|24|32|40|48|64|80|96|128|141|180|192|256|288)[ -]?Gi?B\b",  # a card
-        r"\b(?:128|256|512|1,?024|2,?048|4,?096|8,?192|16,?384|32,?768|65,?536|131,?072)\b"
+        r"(?<![\d.,])(?:16|24|32|40|48|64|80|96|128|141|180|192|256|288)[ -]?Gi?B\b",  # a card
+        r"(?<![\d.,])(?:128|256|512|1,?024|2,?048|4,?096|8,?192|16,?384|32,?768|65,?536|131,?072)\b"
         r"(?!\s*(?:[KMGT]i?B|ms|s\b|%|倍|x\b))",  # powers of two: lengths that a question gives
         r"\b(?:HTTP|status|状态码)\s*\d{3}\b",
         r"^\s*\d+[.)]\s",  # a numbered list
-        r"\b\d+-?bit\b|\b\d+\s*(?:比特|位)",  # a width is a premise
+        r"(?<![\d.,])\d+-?bit\b|(?<![\d.,])\d+\s*(?:比特|位)",  # a width is a premise
     )
 )
 

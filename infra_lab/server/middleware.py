@@ -6,6 +6,7 @@ Plain ASGI, so that streams pass through as they are and a client's leaving is s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import re
 import time
@@ -137,6 +138,10 @@ class DoorMiddleware:
         return found
 
 
+LINGER_S, LINGER_BYTES = 2.0, 16 * 2**20
+"""How long, and how much, of a body that is too long is read and thrown away."""
+
+
 class BodyMiddleware:
     """Reads the body before the route runs: not more than is allowed, and not for ever."""
 
@@ -153,6 +158,7 @@ class BodyMiddleware:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(scope, receive)
         except ApiError as error:
+            await self._discard(scope, receive)
             await respond(error, scope, receive, send)
             return
         except TimeoutError:
@@ -186,6 +192,20 @@ class BodyMiddleware:
                 raise self._too_long()
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+    async def _discard(self, scope: Scope, receive: Receive) -> None:
+        """Takes in some of what is still on its way: a connection that is closed with bytes
+        unread is reset, and the client never sees the answer. Not for ever, nor all of it."""
+        if "expect" in Headers(scope=scope):
+            return  # the client sends nothing until it is told to
+        left = LINGER_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while left > 0:
+                    message = await receive()
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
+                    left -= len(message.get("body", b""))
 
     def _too_late(self) -> ApiError:
         message = f"the request's body did not arrive within {self._timeout_s:g} s"

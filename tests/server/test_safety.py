@@ -153,6 +153,22 @@ def test_a_body_that_is_too_long_is_refused(llm: LLM, is_chunked: bool) -> None:
         assert server.http.post("/v1/completions", json=BODY).status_code == 200
 
 
+def test_a_client_that_is_still_sending_reads_that_its_body_is_too_long(llm: LLM) -> None:
+    """Closed with bytes unread, a connection is reset, and with it goes the answer."""
+    with (
+        running(llm, max_body_bytes=2**20) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock,
+    ):
+        size = 2**21 - 2**12
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+        sock.sendall(head.encode())
+        for _ in range(0, size, 2**16):
+            sock.sendall(b" " * min(2**16, size))
+            time.sleep(0.002)
+            size -= 2**16
+        assert sock.recv(4096).startswith(b"HTTP/1.1 413")
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(llm: LLM) -> None:
     with running(llm, body_timeout_s=0.1) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
