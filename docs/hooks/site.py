@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     build: Build = config.extra["build"]
     for name, text in generated_pages(build.facts, build.language, build.with_reference):
         files.append(File.generated(config, name, content=text))
-    for folder in ("javascripts", "stylesheets", "vendor", "images"):
+    for folder in ("javascripts", "stylesheets", "vendor", "images", "measured"):
         for path in sorted((ROOT / "docs" / "assets" / folder).rglob("*")):
             if path.is_file() and path.suffix != ".md":
                 name = f"assets/{path.relative_to(ROOT / 'docs' / 'assets').as_posix()}"
