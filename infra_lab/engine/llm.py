@@ -261,9 +261,9 @@ def _params_for(
 
 
 def _one_for_each(prompts: Sequence[Prompt], given: T | Sequence[T], noun: str) -> list[T]:
-    """A list is one for each prompt; anything else, sound or not, is for all of them."""
-    if not isinstance(given, (list, tuple)):
-        return [given] * len(prompts)  # type: ignore[list-item]
+    """A sequence is one for each prompt; anything else, sound or not, is for all of them."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        return [given] * len(prompts)
     if len(given) != len(prompts):
         raise UsageError(
             f"{len(prompts)} prompts came with {len(given)} {noun}: "

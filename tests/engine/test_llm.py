@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def test_priorities_come_one_for_all_or_one_for_each(smollm2_path: Path) -> None
     firsts = [output.metrics.first_token_time_s or 0.0 for output in outputs]
     assert firsts[1] < firsts[2] < firsts[0]
     assert len(ranked.generate(["a", "b"], params, priority=5)) == 2
+    outputs = ranked.generate(["a", "b"], UserList([params, params]), priority=UserList([1, 0]))
+    assert len(outputs) == 2  # any sequence will do
     later, sooner = ranked.chat([[FINE], [FINE]], params, priority=[1, 0])
     assert (sooner.metrics.first_token_time_s or 0) < (later.metrics.first_token_time_s or 0)
     assert len(list(ranked.stream("a", params, priority=3))) == 1
