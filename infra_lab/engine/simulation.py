@@ -7,6 +7,7 @@ cost model says. The same on every machine. Torch-free.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -94,9 +95,18 @@ class SimulatedRun:
 def simulate(
     arrivals: Sequence[TracedRequest], config: EngineConfig, cost: StepCostModel
 ) -> SimulatedRun:
-    """Serves a trace, in order of arrival, with a scheduler set up by `config`."""
+    """Serves a trace, in order of arrival, with a scheduler set up by `config`.
+
+    Raises UsageError for a trace or a setting that it cannot be true to.
+    """
     if config.num_blocks is None:
         raise UsageError("a simulation has no memory to size a pool by: give num_blocks")
+    if config.swap_space_bytes or config.speculative is not None:
+        raise UsageError("a simulation models neither a swap space nor drafts: leave them out")
+    if not arrivals:
+        raise UsageError("a trace needs at least 1 request")
+    if any(late.arrival_s < early.arrival_s for early, late in pairwise(arrivals)):
+        raise UsageError("a trace must be in order of arrival: sort it by arrival_s")
     kv_cache = KVCacheManager(
         config.num_blocks + 1, config.block_size, config.enable_prefix_caching
     )
@@ -155,3 +165,11 @@ def _request(index: int, traced: TracedRequest, config: EngineConfig) -> Request
         arrival_time=traced.arrival_s,
         priority=traced.priority if config.scheduling_policy == "priority" else 0,
     )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of `values` lie, linear between neighbours."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low, high = math.floor(place), math.ceil(place)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra_lab.config import EngineConfig
-from infra_lab.engine.simulation import SimulatedStep, TracedRequest, UnitSteps, simulate
+from infra_lab.engine.simulation import (
+    SimulatedStep,
+    TracedRequest,
+    UnitSteps,
+    percentile,
+    simulate,
+)
+from infra_lab.errors import UsageError
 
 
 def config(**fields: int) -> EngineConfig:
@@ -83,3 +91,23 @@ def test_priority_matters_under_the_policy_of_that_name_only(policy: str) -> Non
     )
     first = run.served[0].traced.priority
     assert first == (0 if policy == "priority" else 1)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "fields", "message"),
+    [
+        ([], {}, "at least 1 request"),
+        ([TracedRequest(1.0, 4, 2), TracedRequest(0.0, 4, 2)], {}, "in order of arrival"),
+        ([TracedRequest(0.0, 4, 2)], {"swap_space_bytes": 1 << 20}, "neither a swap space"),
+    ],
+)
+def test_what_a_simulation_cannot_be_true_to_is_refused(
+    arrivals: list[TracedRequest], fields: dict[str, int], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        simulate(arrivals, config(**fields), UnitSteps())
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.floats(0, 100))
+def test_a_percentile_is_that_of_numpy(values: list[float], percent: float) -> None:
+    assert percentile(values, percent) == pytest.approx(np.percentile(values, percent), abs=1e-6)

@@ -22,7 +22,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import SHAREGPT, draw_lengths, percentile, poisson
+from infra_lab.claims.experiments.workload import SHAREGPT, draw_lengths, poisson
 from infra_lab.claims.texts import Language, text
 from infra_lab.config import EngineConfig
 from infra_lab.engine.simulation import (
@@ -30,6 +30,7 @@ from infra_lab.engine.simulation import (
     StepCostModel,
     TracedRequest,
     UnitSteps,
+    percentile,
     simulate,
 )
 

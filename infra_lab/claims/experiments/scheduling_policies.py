@@ -22,7 +22,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import percentile, poisson
+from infra_lab.claims.experiments.workload import poisson
 from infra_lab.claims.texts import Language, Text, text
 from infra_lab.config import EngineConfig
 from infra_lab.engine.policies import PRIORITY_AGING_STEPS, SJF_AGING_STEPS
@@ -31,6 +31,7 @@ from infra_lab.engine.simulation import (
     SimulatedRun,
     TracedRequest,
     UnitSteps,
+    percentile,
     simulate,
 )
 

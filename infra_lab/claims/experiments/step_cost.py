@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from infra_lab.calculators.capacity import DEFAULT_UTILIZATION
+from infra_lab.calculators.capacity import DEFAULT_UTILIZATION, capacity
 from infra_lab.calculators.compute import attention_flops, attention_pairs, product_flops
 from infra_lab.calculators.hardware import device
 from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, bytes_per_token
@@ -82,9 +82,14 @@ def blocks_that_fit(
     utilization: float = DEFAULT_UTILIZATION,
 ) -> int:
     """Of the GPUs' memory, what the weights leave for blocks."""
-    memory = cost.setting.device.memory_bytes * cost.setting.num_gpus * utilization
-    left = memory - weight_bytes(cost.model, cost.setting.weights).total_bytes
-    return int(left // (bytes_per_token(cost.model, cost.setting.cache) * block_size))
+    one = cost.setting
+    return capacity(
+        one.device.memory_bytes,
+        weight_bytes(cost.model, one.weights).total_bytes,
+        bytes_per_token(cost.model, one.cache) * block_size,
+        num_gpus=one.num_gpus,
+        utilization=utilization,
+    ).num_requests
 
 
 SETTING: Text = text(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import NormalDist, quantiles
+from statistics import NormalDist
 
 from infra_lab.engine.simulation import TracedRequest
 
@@ -54,13 +54,6 @@ def poisson(
             now += -math.log(1.0 - random.random()) / rate_per_s
         arrivals.append(TracedRequest(now, prompt, output))
     return arrivals
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The value below which `percent` of `values` lie, linear between neighbours."""
-    if len(values) == 1:
-        return values[0]
-    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def _log_normal(mean: float, spread: float, random: Random) -> int:

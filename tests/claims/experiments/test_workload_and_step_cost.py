@@ -21,9 +21,9 @@ from infra_lab.claims.experiments.workload import (
     ALPACA,
     SHAREGPT,
     draw_lengths,
-    percentile,
     poisson,
 )
+from infra_lab.engine.simulation import percentile
 from infra_lab.step import ScheduledRequest, SchedulerOutput
 
 COST = llama_13b_on_a100()
