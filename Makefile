@@ -70,6 +70,8 @@ docs: docs-check  ## build the site in both languages into site/
 	@echo "to read it: $(BIN)/python -m http.server --directory site 8000"
 
 docs-serve: $(STAMP)  ## serve the site and rebuild as pages change (LANGUAGE=zh: the Chinese one)
+	@$(if $(and $(filter command%,$(origin LANGUAGE)),$(filter-out en zh,$(LANGUAGE))), \
+		{ echo "LANGUAGE must be en or zh: $(LANGUAGE) is neither" >&2; exit 1; })
 	@$(MKDOCS) serve --config-file $(MKDOCS_FILE)
 
 docs-check: $(STAMP)  ## what is wrong with the site's pages, file and line
