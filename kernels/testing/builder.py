@@ -178,13 +178,12 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
     def create_dot(
         self, left: Handle, right: Handle, accumulator: Handle, precision: Any, *limits: Any
     ) -> Handle:
-        """fp32 sums of exact products, rounded once to the accumulator's type; exact for int8.
+        """Exact products, summed sixteen at a time and rounded to fp32 after each; exact for int8.
 
-        Sixteen products are added exactly, then to the sum so far in fp32, in the order of K:
-        an element comes out the same in a tile of any shape, as it does of one instruction.
-        fp32 operands in TF32 mode (Triton's default on NVIDIA) lose their last 13 bits, as the
-        tensor cores read them: pass input_precision="ieee" for full fp32. Not modelled: Hopper's
-        fp8 products keep fewer bits of a sum than fp32 has.
+        They are taken in the order of K: an element comes out the same in a tile of any shape,
+        as it does of one instruction. fp32 operands in TF32 mode (Triton's default on NVIDIA) lose
+        their last 13 bits, as the tensor cores read them: pass input_precision="ieee" for full
+        fp32. Not modelled: Hopper's fp8 products keep fewer bits of a sum than fp32 has.
         """
         if number_format(left) is None:
             # Exact in fp64 up to K = 2^39; and it has a fast product, where integers have none.
