@@ -94,9 +94,7 @@ class HeapWrites:
 
 def heap_writes(workshop: Workshop, size: int) -> HeapWrites:
     program = workshop.built("heap_neighbour", "-O0")  # -O1 leaves the neighbour out
-    usable = workshop.run(program, "size", size).number("usable")
-    assert usable is not None
-    bytes_usable = int(usable)
+    bytes_usable = int(workshop.measured(workshop.run(program, "size", size), "usable"))
     return HeapWrites(
         size,
         bytes_usable,
@@ -108,7 +106,7 @@ def heap_writes(workshop: Workshop, size: int) -> HeapWrites:
 def last_offset_read(workshop: Workshop) -> tuple[int, bool]:
     """How far behind a block of 100 bytes a program came, and whether it then crashed."""
     ended = workshop.run(workshop.built("heap_far", "-O1"))
-    offsets = [int(line) for line in ended.out.split()]
+    offsets = [0, *(int(line) for line in ended.out.split())]
     return offsets[-1], ended.has_crashed
 
 
@@ -137,7 +135,7 @@ def loop_cost(workshop: Workshop, level: str) -> LoopCost:
     times, packed = {}, {}
     for name, flags in (("plain", ()), ("at", ("-DUSE_AT",))):
         ended = workshop.run(workshop.built("loop_cost", level, *flags), limit_s=60)
-        times[name] = (ended.number("sum") or 0.0, ended.number("gather") or 0.0)
+        times[name] = (workshop.measured(ended, "sum"), workshop.measured(ended, "gather"))
         listing = workshop.assembly("loop_cost", level, *flags)
         packed[name] = bool(_PACKED_ADD.search(function_body(listing, "_Z3sum")))
     return LoopCost(

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra_lab.errors import InfraLabError
+
 _LIMIT_S = 10
 _PRECIOUS = "the only copy\n"
 FORBIDDEN = ("rm -rf", "rm -r", "rm -f", "rmdir", "mkfs", "dd if=", "shutdown", ":(){")
@@ -92,14 +94,19 @@ def _run(words: list[str]) -> Ran:
         precious.parent.mkdir()
         precious.write_text(_PRECIOUS, encoding="utf-8")
         (folder / "notes.txt").write_text("never run rm -rf here\n", encoding="utf-8")
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": name},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": name},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise InfraLabError(
+                f"{words[0]} was still running after {_LIMIT_S:g} s: try again on a quieter machine"
+            ) from error
         intact = precious.is_file() and precious.read_text(encoding="utf-8") == _PRECIOUS
         return Ran(True, done.returncode == 0, intact)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from infra_lab.claims.texts import Language, Text
 
-Need = Literal["model", "compiler", "debugger", "linux"]
+Need = Literal["model", "compiler", "linux"]
 Cell = str | float | Text
 Progress = Callable[[int, int, Text], None]
 """Told the parts done, of all, and what is going on."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from infra_lab.claims.experiments.needs import CXX_COMPILERS, compiler
+from infra_lab.claims.experiments.needs import compiler
 from infra_lab.errors import InfraLabError
 
 SEGMENTATION_FAULT = 128 + 11
@@ -111,13 +111,26 @@ class Workshop:
         environment: Mapping[str, str] | None = None,
         limit_s: float = RUN_LIMIT_S,
     ) -> Ended:
-        """Runs a program in the folder."""
-        return run_command(
+        """Runs a program in the folder. Raises InfraLabError where it takes longer than it may."""
+        ended = run_command(
             [str(program), *map(str, arguments)],
             folder=self.folder,
             environment=environment,
             limit_s=limit_s,
         )
+        if ended.status == _TIMED_OUT:
+            raise InfraLabError(f"{program.name} was {ended.err}: try again on a quieter machine")
+        return ended
+
+    def measured(self, ended: Ended, name: str) -> float:
+        """The number behind `name`. Raises InfraLabError, with what was written, without one."""
+        found = ended.number(name)
+        if found is None:
+            raise InfraLabError(
+                f"a program printed no {name!r} (status {ended.status}): "
+                f"{(ended.out + ended.err).strip()[-200:]!r}"
+            )
+        return found
 
     def _source(self, name: str) -> Path:
         target = self.folder / f"{name}.cpp"
@@ -129,7 +142,7 @@ class Workshop:
 @contextmanager
 def workshop() -> Iterator[Workshop]:
     """A workshop in a temporary folder. Raises InfraLabError where no C++ compiler is found."""
-    found = compiler(CXX_COMPILERS)
+    found = compiler()
     if found is None:
         raise InfraLabError("there is no C++ compiler: install g++ (or clang++) and try again")
     with tempfile.TemporaryDirectory(prefix="infra-lab-") as folder:

@@ -11,8 +11,7 @@ from infra_lab.claims.texts import Say, english
 from infra_lab.errors import InfraLabError, UsageError
 
 DEFAULT_MODEL = "smollm2-135m"
-COMPILERS = ("gcc", "cc")
-CXX_COMPILERS = ("g++", "c++")
+CXX_COMPILERS = ("g++", "c++", "clang++")
 
 
 def default_model() -> Path:
@@ -22,9 +21,9 @@ def default_model() -> Path:
     return Path(resolve(DEFAULT_MODEL))
 
 
-def compiler(names: tuple[str, ...] = COMPILERS) -> str | None:
-    """The path of the first of these that is on PATH."""
-    return next((path for name in names if (path := shutil.which(name))), None)
+def compiler() -> str | None:
+    """The path of a C++ compiler, if there is one on PATH."""
+    return next((path for name in CXX_COMPILERS if (path := shutil.which(name))), None)
 
 
 def check_needs(experiment: Experiment, say: Say = english) -> None:
@@ -46,17 +45,11 @@ def missing(need: Need, say: Say = english) -> str | None:
                 f"needs the default model: run `infra-lab models pull {DEFAULT_MODEL}` first",
                 f"需要默认模型：先运行 `infra-lab models pull {DEFAULT_MODEL}`",
             )
-    elif need == "compiler" and not (compiler() and compiler(CXX_COMPILERS)):
+    elif need == "compiler" and compiler() is None:
         return say(
-            "needs a C and a C++ compiler: install gcc and g++ (Debian, Ubuntu: "
+            "needs a C++ compiler: install g++ or clang++ (Debian, Ubuntu: "
             "`apt install build-essential`)",
-            "需要 C 和 C++ 编译器：安装 gcc 与 g++（Debian、Ubuntu："
-            "`apt install build-essential`）",
-        )
-    elif need == "debugger" and shutil.which("gdb") is None:
-        return say(
-            "needs gdb: install it (Debian, Ubuntu: `apt install gdb`)",
-            "需要 gdb：请安装（Debian、Ubuntu：`apt install gdb`）",
+            "需要 C++ 编译器：安装 g++ 或 clang++（Debian、Ubuntu：`apt install build-essential`）",
         )
     elif need == "linux" and sys.platform != "linux":
         return say("runs on Linux only", "只能在 Linux 上运行")

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 from pathlib import Path
 
-from infra_lab.claims.experiments.native_programs import Workshop, run_command, tool
+from infra_lab.claims.experiments.native_programs import RUN_LIMIT_S, Workshop, run_command, tool
+from infra_lab.errors import InfraLabError
 
 ASAN = ("-O0", "-g", "-fsanitize=address")
 _PROC = Path("/proc")
@@ -33,8 +35,8 @@ def proc_entry_outlives_its_process(shop: Workshop) -> tuple[bool, bool]:
     with subprocess.Popen(
         [program, "wait"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout is not None  # as asked for
+        select.select([process.stdout], [], [], RUN_LIMIT_S)
         status = _PROC / str(process.pid) / "status"
         before = status.exists()
         process.kill()
@@ -47,7 +49,8 @@ def null_fault(shop: Workshop, kind: str) -> tuple[float, float | None]:
     ended = shop.run(shop.built("null_field", "-O1"), "tell", kind)
     address = re.search(r"^address (\w+)$", ended.out, re.MULTILINE)
     code = ended.number("error")
-    assert address is not None
+    if address is None:
+        raise InfraLabError(f"null_field printed no address (status {ended.status})")
     return float(int(address[1], 16)), None if code is None or code < 0 else code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 from infra_lab.claims.experiments import array_bounds as bounds
 from infra_lab.claims.experiments import native_programs
 from infra_lab.claims.experiments.native_programs import Ended, Workshop, run_command, workshop
+from infra_lab.claims.experiments.needs import compiler
 from infra_lab.errors import InfraLabError
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None and shutil.which("c++") is None, reason="there is no C++ compiler"
-)
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
 
@@ -90,7 +88,7 @@ def test_every_program_says_what_it_is_for() -> None:
 
 
 def test_without_a_compiler_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_programs, "compiler", lambda names: None)
+    monkeypatch.setattr(native_programs, "compiler", lambda: None)
     with pytest.raises(InfraLabError, match="install g\\+\\+"), workshop():
         raise AssertionError("there is no workshop")
 
