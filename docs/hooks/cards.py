@@ -7,7 +7,6 @@ from html import escape
 
 from infra_lab.claims.check import Outcome
 from infra_lab.claims.claim import POSTS, Claim, Numbers, Value
-from infra_lab.claims.experiments import is_written
 from infra_lab.claims.texts import Language
 
 VERDICTS = {
@@ -119,8 +118,7 @@ def _foot(claim: Claim, language: Language, up: str) -> str:
     parts = [source, evidence, f"<code>infra-lab claims show {claim.id}</code>"]
     if claim.experiment:
         command = f"<code>infra-lab claims run {claim.experiment}</code>"
-        shown = f'<a href="{up}experiments/#{claim.experiment}">{command}</a>'
-        parts.append(shown if is_written(claim.experiment) else command)
+        parts.append(f'<a href="{up}experiments/#{claim.experiment}">{command}</a>')
     return " · ".join(parts)
 
 

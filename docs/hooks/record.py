@@ -25,7 +25,7 @@ from docs.hooks.facts import Facts, near
 from docs.hooks.faults import ROOT
 from docs.hooks.runs import Command, read_commands
 from infra_lab.claims.claim import EXPERIMENTS
-from infra_lab.claims.experiments import experiment, is_written
+from infra_lab.claims.experiments import experiment
 from infra_lab.claims.experiments.experiment import silent
 from infra_lab.claims.experiments.needs import check_needs
 from infra_lab.claims.texts import Language
@@ -114,11 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = read_commands(recorded)
     names = options.names or [
         *(name for name, one in commands.items() if options.all or not one.is_prepared),
-        *(filter(is_written, EXPERIMENTS) if options.all else ()),
+        *(EXPERIMENTS if options.all else ()),
     ]
     failed = False
     for name in names:
-        if name not in commands and not is_written(name):
+        if name not in commands and name not in EXPERIMENTS:
             parser.error(f"there is no {name!r}{near(name, [*commands, *EXPERIMENTS])}")
         try:
             for written in (

@@ -1,7 +1,7 @@
 """`infra-lab claims`: what interview answers assert, and what is so; every number recomputed.
 
 Answers "the post says 13.4 GB: is that right?" with the arithmetic, the source and, where it is a
-matter of behaviour, the experiment that is to show it.
+matter of behaviour, the experiment that shows it.
 """
 
 from __future__ import annotations

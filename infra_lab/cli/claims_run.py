@@ -18,7 +18,6 @@ import typer
 from infra_lab.claims.check import compute
 from infra_lab.claims.claim import EXPERIMENTS, Claim
 from infra_lab.claims.experiments import experiment as experiment_of
-from infra_lab.claims.experiments import is_written, written
 from infra_lab.claims.experiments.experiment import Progress, Result
 from infra_lab.claims.experiments.needs import check_needs
 from infra_lab.claims.ledger import Ledger, read_ledger
@@ -117,7 +116,7 @@ def experiments(json: PracticeJson = False, lang: Lang = None) -> None:
     claims = read_ledger().claims.values()
     found = [
         (experiment_of(name), [one.id for one in claims if one.experiment == name])
-        for name in written()
+        for name in EXPERIMENTS
     ]
     if json:
         print_json(
@@ -152,19 +151,15 @@ def _named(wanted: str, ledger: Ledger, say: Say) -> tuple[str, Claim | None]:
                 )
             )
         name = claim.experiment
-    if is_written(name):
-        return name, claim
     if name in EXPERIMENTS:
-        raise UsageError(
-            say(f"the experiment {name} is planned only", f"实验 {name} 还在计划中"),
-        )
+        return name, claim
     raise UsageError(_unknown(wanted, say))
 
 
 def _unknown(wanted: str, say: Say) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(wanted.strip().lower(), written(), n=1, cutoff=0.5)
+    near = get_close_matches(wanted.strip().lower(), EXPERIMENTS, n=1, cutoff=0.5)
     if near:
         hint = say(f"did you mean {near[0]!r}?", f"是不是 {near[0]!r}？")
     else:

@@ -9,7 +9,6 @@ import typer
 
 from infra_lab.claims.check import Outcome
 from infra_lab.claims.claim import POSTS, Claim, Value
-from infra_lab.claims.experiments import is_written
 from infra_lab.claims.ledger import Ledger
 from infra_lab.claims.texts import Language
 from infra_lab.cli.terminal import counted, make_console, print_table
@@ -122,11 +121,8 @@ def print_claim(outcome: Outcome, language: str) -> None:
         (say("source", "来源"), Text(claim.source)),
     ]
     if claim.experiment:
-        if is_written(claim.experiment):
-            command = f"infra-lab claims run {claim.id}"
-            rows.append((say("run it", "动手跑"), Text(f"{command}  ({claim.experiment})")))
-        else:
-            rows.append((say("planned", "待做实验"), Text(claim.experiment)))
+        command = f"infra-lab claims run {claim.id}"
+        rows.append((say("run it", "动手跑"), Text(f"{command}  ({claim.experiment})")))
     if claim.errors:
         rows.append((say("errors", "勘误"), Text(", ".join(claim.errors))))
     rows += [(say("FAULT", "不符"), Text(fault, "bold red")) for fault in outcome.faults]

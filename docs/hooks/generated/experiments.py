@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from infra_lab.claims.experiments import experiment, written
+from infra_lab.claims.claim import EXPERIMENTS
+from infra_lab.claims.experiments import experiment
 from infra_lab.claims.texts import Language
 
 
@@ -28,7 +29,7 @@ def _page(facts: Facts, language: Language) -> Iterator[str]:
         language,
     )
     yield ""
-    for name in written():
+    for name in EXPERIMENTS:
         one = experiment(name)
         yield from (f"## {one.title[language]} {{ #{name} }}", "", one.question[language], "")
         yield from (_claims(name, facts, language), "", f"<!-- run {name} -->", "")

@@ -132,8 +132,8 @@ def our_fused_step(num_layers: int) -> Launches | None:
 
 
 def _decode_step(num_layers: int, triton: bool) -> Callable[[], object]:
-    """What decodes one token after _PROMPT cached ones, in bf16: so that no layer has a native "
-    "CPU kernel."""
+    """What decodes one token after _PROMPT cached ones; in bf16, for which no layer has a native
+    CPU kernel."""
     import numpy as np
     import torch
 

@@ -15,7 +15,7 @@ from string import Formatter
 import pytest
 
 from infra_lab.claims.claim import EXPERIMENTS
-from infra_lab.claims.experiments import experiment, written
+from infra_lab.claims.experiments import experiment
 from infra_lab.claims.experiments.experiment import Result
 
 LONG_S = 5
@@ -29,9 +29,9 @@ def every_experiment() -> list[object]:
             *([pytest.mark.slow] if one.seconds > LONG_S else []),
             *([pytest.mark.model] if "model" in one.needs else []),
         ]
-        for one in map(experiment, written())
+        for one in map(experiment, EXPERIMENTS)
     }
-    return [pytest.param(name, marks=marks[name], id=name) for name in written()]
+    return [pytest.param(name, marks=marks[name], id=name) for name in EXPERIMENTS]
 
 
 @pytest.mark.parametrize("name", every_experiment())
@@ -95,7 +95,7 @@ def test_the_figure_is_svg_with_words_of_its_language(
     assert bool(CHINESE.search(words)) == (language == "zh")
 
 
-@pytest.mark.parametrize("name", written())
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_is_filed_under_its_name_and_asks_in_both_languages(name: str) -> None:
     found = experiment(name)
     assert found.name == name
@@ -110,13 +110,14 @@ def test_it_is_filed_under_its_name_and_asks_in_both_languages(name: str) -> Non
 def test_to_look_at_all_experiments_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
-        "from infra_lab.claims.experiments import experiment, written\n"
-        "for name in written(): experiment(name)\n"
+        "from infra_lab.claims.claim import EXPERIMENTS\n"
+        "from infra_lab.claims.experiments import experiment\n"
+        "for name in EXPERIMENTS: experiment(name)\n"
         "print(sorted({'torch', 'numpy', 'matplotlib', 'transformers'} & set(sys.modules)))\n"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "[]\n", found.stderr
 
 
-def test_a_module_of_the_folder_is_an_experiment_or_serves_them() -> None:
-    assert set(written()) <= set(EXPERIMENTS)
+def test_every_name_has_a_module_whose_experiment_bears_it() -> None:
+    assert tuple(experiment(name).name for name in EXPERIMENTS) == EXPERIMENTS
