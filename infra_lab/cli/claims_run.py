@@ -185,8 +185,12 @@ def _report(name: str, claim: Claim | None, result: Result, seconds: float) -> d
 def _progress(language: Language, quiet: bool) -> Iterator[Progress]:
     """A bar on stderr, in the reader's language."""
     with steps_progress("parts" if language == "en" else "部分", quiet) as steps:
+        parts = 1
 
         def report(done: int, total: int, what: Text) -> None:
+            nonlocal parts
+            parts = total
             steps(done, total, what[language])
 
         yield report
+        steps(parts, parts, "done" if language == "en" else "完成")

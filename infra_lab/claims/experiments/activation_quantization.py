@@ -39,12 +39,8 @@ _NAMES = {
 }
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    with one_thread():
-        return _run(progress, seed)
-
-
-def _run(progress: Progress, seed: int) -> Result:
     from infra_lab.quantization.outliers import with_planted_outliers
 
     steps = 9

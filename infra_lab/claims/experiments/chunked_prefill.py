@@ -57,7 +57,6 @@ def run(progress: Progress, seed: int) -> Result:
     for step, budget in enumerate((0, *BUDGETS)):
         progress(step, 1 + len(BUDGETS), text(f"budget {budget}", f"预算 {budget}"))
         served[budget] = of_run(serve(arrivals, budget))
-    progress(1 + len(BUDGETS), 1 + len(BUDGETS), text("done", "完成"))
     numbers = _numbers(served)
     return Result(numbers, (_table(served),), _conclusions(numbers))
 

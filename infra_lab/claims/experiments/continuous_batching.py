@@ -57,7 +57,6 @@ def run(progress: Progress, seed: int) -> Result:
             numbers[f"gain_{spread}_{seats}"] = gain(spread, seats, Random(seed))
     progress(2, 3, text("arrivals", "请求到达"))
     rows = _serve_at_rates(seed)
-    progress(3, 3, text("done", "完成"))
     numbers |= _rate_numbers(rows)
     tables = (_jobs_table(numbers), _gain_table(numbers), _rate_table(rows))
     return Result(numbers, tables, _conclusions(numbers))

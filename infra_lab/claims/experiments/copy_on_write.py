@@ -69,7 +69,6 @@ def run(progress: Progress, seed: int) -> Result:
         progress(step, total, text(f"samples, {lengths.name}", f"并行采样，{lengths.name}"))
         samples[lengths.name] = {width: _samples(lengths, width, seed) for width in WIDTHS}
     beams = _beams(progress, total)
-    progress(total, total, text("done", "完成"))
     numbers = _numbers(samples, beams)
     return Result(numbers, (_saving_table(samples, beams), _copies_table()), _conclusions(numbers))
 

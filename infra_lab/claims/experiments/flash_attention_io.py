@@ -52,12 +52,8 @@ _KEY_ROWS = 8
 _TIGHT_N, _TIGHT_D, _TIGHT_M = 1024, 256, 8 * KIB  # M < d^2
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    with one_thread():
-        return _run(progress, seed)
-
-
-def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -46,13 +46,9 @@ _PROMPTS = ("The capital of France is", "They live in France, in the city of")
 _MEASURABLE = 1e-3  # relative; rounding is a thousandth of it
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
     """`seed` chooses nothing: generation is greedy, and prompts are fixed."""
-    with one_thread():
-        return _run(progress)
-
-
-def _run(progress: Progress) -> Result:
     import torch
 
     from infra_lab.attention.torch_backend import TorchAttentionBackend

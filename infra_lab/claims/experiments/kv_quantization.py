@@ -31,12 +31,8 @@ _SYNTHETIC = ("int8_tensor", "int8_row", "int8_channel", "fp8_row", "int4_row", 
 _WINDOW, _WINDOWS = 192, 2
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    with one_thread():
-        return _run(progress, seed)
-
-
-def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     from infra_lab.models.loader import open_checkpoint

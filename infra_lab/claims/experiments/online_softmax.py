@@ -38,12 +38,8 @@ def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found.double() - wanted).norm() / wanted.norm())
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    with one_thread():
-        return _run(progress, seed)
-
-
-def _run(progress: Progress, seed: int) -> Result:
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -84,7 +84,6 @@ def run(progress: Progress, seed: int) -> Result:
         if lengths is SHAREGPT:
             preemptions = per_request
         most_empty = max(most_empty, *(empty_slots_per_request(one) for one in steps))
-    progress(2, 2, text("done", "完成"))
     numbers = _numbers(uses, sweep) | {
         "preemptions_per_request": preemptions,
         "most_empty_slots": most_empty,

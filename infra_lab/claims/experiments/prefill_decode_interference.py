@@ -60,7 +60,6 @@ def run(progress: Progress, seed: int) -> Result:
         arrivals = poisson(lengths, rate, Random(seed + 1))
         for name in _SYSTEMS:
             runs[name][rate] = _serve(name, arrivals, cost)
-    progress(1 + len(RATES_PER_S), 1 + len(RATES_PER_S), text("done", "完成"))
     numbers = _numbers(runs, lengths, cost)
     tables = (_goodput_table(numbers, runs), _rate_table(runs))
     return Result(numbers, tables, _conclusions(numbers))

@@ -148,7 +148,6 @@ def _time_prompts(progress: Progress, total: int, random: Random) -> list[Timed]
             times.append(output.metrics.ttft_s)
             cached = output.num_cached_tokens
         timed.append(Timed(shared, cached, median(times)))
-    progress(total, total, text("done", "完成"))
     return [Timed(0, 0, median(fresh)), *timed]
 
 

@@ -70,7 +70,6 @@ def run(progress: Progress, seed: int) -> Result:
         progress(step, len(RULES), rule.title)
         served[rule.name] = _serve_trace(arrivals, rule)
         waits[rule.name] = [starved_wait_steps(rule, size) for size in STREAMS]
-    progress(len(RULES), len(RULES), text("done", "完成"))
     numbers = _numbers(served, waits)
     return Result(numbers, (_trace_table(served), _starvation_table(waits)), _conclusions(numbers))
 

@@ -76,7 +76,6 @@ def run(progress: Progress, seed: int) -> Result:
     }
     progress(1, 3, text("the default model", "默认模型"))
     measured = _measure_ngram()
-    progress(3, 3, text("done", "完成"))
     numbers = _numbers(simulated, measured)
     return Result(
         numbers, (_formula_table(simulated), _measured_table(measured)), _conclusions(numbers)

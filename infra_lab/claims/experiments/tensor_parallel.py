@@ -55,7 +55,6 @@ def run(progress: Progress, seed: int) -> Result:
     wrong = without_one_all_reduce(RANKS[0], seed)
     progress(1, 2, text("a step of Llama-2-70B", "Llama-2-70B 的一步"))
     shares = _shares_of_step()
-    progress(2, 2, text("done", "完成"))
     numbers = _numbers(splits, wrong, shares)
     return Result(numbers, (_count_table(splits), _share_table(shares)), _conclusions(numbers))
 

@@ -47,12 +47,8 @@ _METHODS = {
 }
 
 
+@one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    with one_thread():
-        return _run(progress, seed)
-
-
-def _run(progress: Progress, seed: int) -> Result:
     steps = 4 + len(_GRIDS)
     progress(0, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
@@ -92,7 +88,6 @@ def _run(progress: Progress, seed: int) -> Result:
         assert found.kl_divergence is not None
         numbers |= {f"{name}_times": ratio, f"{name}_kl": found.kl_divergence}
         rows.append((title, found.likelihood.perplexity, ratio, found.kl_divergence))
-    progress(steps - 1, steps, text("done", "完成"))
     tables = (_error_table(errors), _method_table(by_bits), _model_table(tuple(rows), base))
     return Result(numbers, tables, _conclude(numbers))
 
