@@ -101,15 +101,8 @@ def backward(
     return query_gradient(problem, q, k, v, d_out, lse, delta), dk, dv
 
 
-AOT_CASES = tuple(
-    case
-    for head_dim in (64, 128)
-    for case in aot_cases(
-        flash_delta_kernel,
-        lambda *_: DELTA,
-        "bf16",
-        head_dim,
-        keeps_rest=True,
-        CAUSAL=False,
-    )
+AOT_CASES = (
+    *aot_cases(flash_delta_kernel, lambda *_: DELTA, "bf16", 64, keeps_rest=True, CAUSAL=False),
+    *aot_cases(flash_delta_kernel, lambda *_: DELTA, "bf16", 128, keeps_rest=True, CAUSAL=False),
+    *aot_cases(flash_delta_kernel, lambda *_: DELTA, "fp32", 64, CAUSAL=False),
 )
