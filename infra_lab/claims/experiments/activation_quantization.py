@@ -62,7 +62,7 @@ def run(progress: Progress, seed: int) -> Result:
         numbers["identity"] = rounding.relative(smooth.value, product.value)
     progress(1, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
-    base = bench.base.likelihood.perplexity
+    base = bench.base.perplexity
     numbers["perplexity"] = base
     sequences = bench.sequences(2, 128)
     progress(2, steps, text("channels of its own", "模型自身的通道"))

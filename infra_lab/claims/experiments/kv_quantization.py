@@ -18,7 +18,7 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.experiments.needs import default_model
+from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
 
@@ -35,12 +35,6 @@ _WINDOW, _WINDOWS = 192, 2
 def run(progress: Progress, seed: int) -> Result:
     import torch
 
-    from infra_lab.models.loader import open_checkpoint
-    from infra_lab.models.tokenizer import load_tokenizer
-    from infra_lab.quantization.corpus import evaluation_text
-    from infra_lab.quantization.evaluate import ReferenceText, TextModel, evaluate
-    from infra_lab.quantization.likelihood import text_windows
-
     formats = kv.formats()
     steps = len(formats) + 2
     progress(0, steps, text("made-up keys", "构造的 key"))
@@ -55,21 +49,17 @@ def run(progress: Progress, seed: int) -> Result:
             error = kv.attention_error(shrunk, grown, values, formats[name])
             numbers[f"{name}_x{factor:.0f}"] = error
     progress(1, steps, text("the model's own keys", "模型自己的 key"))
-    checkpoint = open_checkpoint(default_model())
-    model = TextModel.load(checkpoint, _WINDOW)
-    token_ids = load_tokenizer(checkpoint).encode(evaluation_text())[: _WINDOW * _WINDOWS]
-    windows = text_windows(token_ids, _WINDOW)
-    reference = ReferenceText(model, windows)
-    base = evaluate(model, windows).likelihood
-    numbers |= _ranges(*kv.channel_ranges(model.model, windows[0]))
-    numbers["perplexity"] = base.perplexity
+    bench = QualityBench(_WINDOW, _WINDOWS)
+    model = bench.model.model
+    numbers |= _ranges(*kv.channel_ranges(model, bench.windows[0]))
+    numbers["perplexity"] = bench.base.perplexity
     rows = []
     for done, (name, one) in enumerate(formats.items()):
         progress(2 + done, steps, one.name)
-        found = kv.quality(model.model, one, windows, reference)
+        found = kv.quality(model, one, bench.windows, bench.reference)
         assert found.kl_divergence is not None
         assert found.top1_agreement is not None
-        change = found.likelihood.perplexity - base.perplexity
+        change = found.likelihood.perplexity - bench.base.perplexity
         numbers |= {
             f"{name}_change": change,
             f"{name}_kl": found.kl_divergence,
@@ -80,8 +70,8 @@ def run(progress: Progress, seed: int) -> Result:
              found.kl_divergence, found.top1_agreement)
         )  # fmt: skip
     title = text(
-        f"SmolLM2-135M reads {len(token_ids)} tokens through its cache",
-        f"SmolLM2-135M 经由缓存读 {len(token_ids)} 个 token",
+        f"SmolLM2-135M reads {_WINDOW * _WINDOWS} tokens through its cache",
+        f"SmolLM2-135M 经由缓存读 {_WINDOW * _WINDOWS} 个 token",
     )
     quality = Table(
         title,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class QualityBench:
-    """Attributes: checkpoint, of the default model; windows: of tokens that are judged, from the
-    book's later chapters; base: what the model as it is makes of them."""
+    """Attributes: checkpoint and model: the default one; windows: of tokens that are judged, from
+    the book's later chapters; base: what the model as it is makes of them; reference: its words."""
 
     def __init__(self, window: int, num_windows: int) -> None:
         from infra_lab.models.loader import open_checkpoint
@@ -33,9 +33,9 @@ class QualityBench:
         self._calibration = tokenizer.encode(calibration_text())
         self._window = window
         self.windows = text_windows(judged, window)
-        model = TextModel.load(self.checkpoint, window)
-        self._reference = ReferenceText(model, self.windows)
-        self.base = evaluate(model, self.windows, self._reference)
+        self.model = TextModel.load(self.checkpoint, window)
+        self.reference = ReferenceText(self.model, self.windows)
+        self.base = evaluate(self.model, self.windows).likelihood
 
     def sequences(self, count: int, length: int) -> torch.Tensor:
         """int64 [count, length] of the book's earlier chapters."""
@@ -48,7 +48,7 @@ class QualityBench:
         """What a model of the same tokenizer makes of the text, beside the default model."""
         from infra_lab.quantization.evaluate import TextModel, evaluate
 
-        return evaluate(TextModel.load(checkpoint, self._window), self.windows, self._reference)
+        return evaluate(TextModel.load(checkpoint, self._window), self.windows, self.reference)
 
     def quantized(
         self,

@@ -65,7 +65,7 @@ def run(progress: Progress, seed: int) -> Result:
     by_bits = {bits: rounding.method_errors(layer, bits, _GROUP) for bits in (4, 3, 2)}
     salient = rounding.salient_columns(layer, 3, _GROUP, _SALIENT, seed)
     inside, clipped = rounding.straight_through()
-    base = bench.base.likelihood.perplexity
+    base = bench.base.perplexity
     numbers: dict[str, float] = {
         "perplexity": base,
         "on_grid": rounding.mean_error(weights, 4, 32, symmetric=False),
