@@ -26,13 +26,17 @@ def table(report: dict[str, Any]) -> list[str]:
         f"| {row['name']} | {_group(row['settings'])} | {row['bits_per_weight']:.2f} | "
         f"{row['size_bytes'] / 1e6:.1f} | {_number(row['perplexity'])} | "
         f"{_change(row['perplexity'] / base - 1)} | {row['kl_divergence']:.4f} | "
-        f"{row['top1_agreement']:.1%} | {row['tokens_per_s']:.0f} |"
+        f"{row['top1_agreement']:.1%} | {_speed(row['tokens_per_s'])} |"
         for row in report["rows"]
     ]
 
 
 def _group(settings: dict[str, Any]) -> str:
     return str(settings["group_size"] or "–") if settings else "–"
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    return "–" if tokens_per_s is None else f"{tokens_per_s:.0f}"
 
 
 def _number(perplexity: float) -> str:
@@ -50,6 +54,12 @@ def test_a_page_has_the_measured_rows_and_no_others(
     page = (ROOT / "docs" / language / "quantization.md").read_text(encoding="utf-8")
     shown = [line for line in page.splitlines() if line.count("|") == 10 and "---" not in line]
     assert shown[1:] == table(measured)  # the first is the header
+
+
+def test_no_row_has_the_speed_of_another(measured: dict[str, Any]) -> None:
+    """A number that two rows share was measured on one of them at most."""
+    speeds = [row["tokens_per_s"] for row in measured["rows"] if row["tokens_per_s"] is not None]
+    assert len(speeds) == len(set(speeds)) > 0
 
 
 def test_the_figure_has_every_method(measured: dict[str, Any]) -> None:
