@@ -12,6 +12,25 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "docs" / "measured" / "quantization.json"
 FIGURE = ROOT / "docs" / "assets" / "measured" / "quantization.svg"
 
+# In this order: what GPTQ and AWQ win back; what GPTQ does in the columns' own order, and in the
+# other; SmoothQuant's rise and plain rounding's; GPTQ's seconds of work, by the clock, and MiB.
+PROSE = {
+    "en": (
+        "GPTQ wins back {0} and AWQ {1}.",
+        "in their own order it won back {2} on the chapter held out, and in this order {3}.",
+        "W8A8 with SmoothQuant is at {4} of fp32, plain rounding at {5}:",
+        "took {6} s of processor time ({7} s by the clock,",
+        "and {8} MiB of memory at its peak.",
+    ),
+    "zh": (
+        "GPTQ 挽回 {0}，AWQ 挽回 {1}。",
+        "按原顺序只挽回 {2}，按这个顺序挽回 {3}。",
+        "SmoothQuant 的 W8A8 相对 fp32 为 {4}，直接取整为 {5}：",
+        "用时 {6} 秒 CPU 时间（墙钟 {7} 秒，",
+        "内存峰值 {8} MiB。",
+    ),
+}
+
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
@@ -47,12 +66,39 @@ def _change(part: float) -> str:
     return f"{part:+.1%}" if part < 10 else f"×{part + 1:,.0f}"
 
 
+def held_out_table(report: dict[str, Any], language: str) -> list[str]:
+    """What was chosen by: the rise of the perplexity over fp32 on a chapter held out."""
+    return [
+        f"| {row['name'][language]} | "
+        + "".join(f"{one:+.1%} | " if one is not None else "| " for one in row["rise"]).rstrip()
+        for row in report["held_out"]["rows"]
+    ]
+
+
+def outliers_table(report: dict[str, Any], language: str) -> list[str]:
+    """W8A8 on the model as it is and with planted outliers, in the digits that were noted."""
+    joint = ", KL " if language == "en" else "，KL "
+    return [
+        f"| {row['name'][language]} | "
+        + " | ".join(map(joint.join, zip(row["rise"], row["kl_divergence"], strict=True)))
+        + " |"
+        for row in report["planted_outliers"]["rows"]
+    ]
+
+
+def read_page(language: str) -> str:
+    return (ROOT / "docs" / language / "quantization.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_page_has_the_measured_rows_and_no_others(
     measured: dict[str, Any], language: str
 ) -> None:
-    page = (ROOT / "docs" / language / "quantization.md").read_text(encoding="utf-8")
-    shown = [line for line in page.splitlines() if line.count("|") == 10 and "---" not in line]
+    shown = [
+        line
+        for line in read_page(language).splitlines()
+        if line.count("|") == 10 and "---" not in line
+    ]
     assert shown[1:] == table(measured)  # the first is the header
 
 
@@ -66,6 +112,39 @@ def test_the_figure_has_every_method(measured: dict[str, Any]) -> None:
     figure = FIGURE.read_text(encoding="utf-8")
     for row in measured["rows"]:
         assert f">{row['name'].partition(' ')[0]}" in figure
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_page_has_the_small_tables_as_they_were_measured(
+    measured: dict[str, Any], language: str
+) -> None:
+    page = read_page(language)
+    for rows in (held_out_table(measured, language), outliers_table(measured, language)):
+        # A rule, the rows and an empty line: no row more.
+        assert "---|\n" + "\n".join(rows) + "\n\n" in page
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_prose_has_the_shares_that_follow(measured: dict[str, Any], language: str) -> None:
+    page = " ".join(read_page(language).split())
+    base, nearest, gptq, awq = (
+        perplexity(measured, name) for name in ("fp32", "rtn W4A16", "gptq W4A16", "awq W4A16")
+    )
+    won = [f"{(nearest - found) / (nearest - base):.0%}" for found in (gptq, awq)]
+    rises = {row["name"]["en"]: row["rise"][0] for row in measured["held_out"]["rows"]}
+    by_order = [
+        f"{1 - rise / rises['rtn']:.0%}"
+        for name, rise in rises.items()
+        if name.startswith("gptq")  # in the columns' own order, then in that of their inputs
+    ]
+    w8a8 = [
+        f"{perplexity(measured, name) / base - 1:+.2%}" for name in ("smoothquant W8A8", "rtn W8A8")
+    ]
+    cost = measured["gptq_cost"]
+    seconds = [f"{cost[name]:,}" for name in ("cpu_s", "wall_s", "peak_mib")]
+    for text in PROSE[language]:
+        said = text.format(*won, *by_order, *w8a8, *seconds)
+        assert said in page
 
 
 def perplexity(report: dict[str, Any], name: str) -> float:
