@@ -23,13 +23,13 @@ async def create_embedding(body: EmbeddingRequest, request: Request) -> Response
     """A vector of length 1 for each input. A model that was not trained for it gives vectors that
     mean little: it is refused unless the server was started with --pooling."""
     service = service_of(request)
-    _check(body, service)
+    pooling = _checked_pooling(body, service)
 
     def encode() -> list[list[int]]:
         return [_token_ids(service, one, _name(body, i)) for i, one in enumerate(body.inputs)]
 
     async def work() -> tuple[list[list[float]], int]:
-        return await service.embed(client_of(request), len(body.inputs), encode)
+        return await service.embed(client_of(request), len(body.inputs), encode, pooling)
 
     vectors, num_tokens = await unless_client_leaves(request.receive, work())
     track_embedding(request, body.model, body.user, num_tokens)
@@ -42,14 +42,15 @@ async def create_embedding(body: EmbeddingRequest, request: Request) -> Response
     return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})
 
 
-def _check(body: EmbeddingRequest, service: Service) -> None:
+def _checked_pooling(body: EmbeddingRequest, service: Service) -> str:
+    """How the vectors are to be pooled; raises ApiError for a request that can have none."""
     if service.adapter_of(body.model) is not None:
         raise bad_request(
             f"{body.model} is an adapter, and embeddings are the model's own: name "
             f"{service.settings.model_name}",
             "model",
         )
-    if service.settings.pooling is None:
+    if (pooling := service.settings.pooling) is None:
         raise bad_request(
             f"{service.settings.model_name} does not say how its states become one vector: it was "
             f"trained to go on with a text. Serve an embedding model, or start the server with "
@@ -64,6 +65,7 @@ def _check(body: EmbeddingRequest, service: Service) -> None:
         )
     if not body.inputs:
         raise bad_request("input is empty: give at least one text", "input")
+    return pooling
 
 
 def _name(body: EmbeddingRequest, index: int) -> str:

@@ -73,6 +73,7 @@ class Service:
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
         self.capacity = llm.engine.config.max_num_seqs + settings.max_queue
         self._limits = Limits(self.capacity, settings.max_requests_per_client)
+        self._embedding = asyncio.Lock()  # held while the engine's thread has an input to embed
 
     async def close(self) -> None:
         await self.engine.drain(self.settings.drain_timeout_s)
@@ -162,40 +163,47 @@ class Service:
                     streams.append(await self._add(name, prompt, job))
         except BaseException as error:
             Generation(request_id, streams, leave, 0.0).close()
-            self._raise_answer_to(error, names)
+            if (answer := _answer_to(error, names)) is not None:
+                raise answer from error
             raise
         self.metrics.note_parameters(job.params, len(job.prompts))
         return Generation(request_id, streams, leave, deadline_s)
 
     async def embed(
-        self, client: str, count: int, encode: Callable[[], list[list[int]]]
+        self, client: str, count: int, encode: Callable[[], list[list[int]]], pooling: str
     ) -> tuple[list[list[float]], int]:
         """The vector of each of `count` inputs, which `encode` tokenizes, and all their tokens.
 
-        Each is computed at once, between two steps: those that generate wait for one at most.
-        Raises ApiError as `generate` does.
+        Between two steps of the engine one input is computed, however many clients ask: those that
+        generate wait for one at most. Raises ApiError as `generate` does.
         """
         self.check_count(count, "input")
         deadline_s = asyncio.get_running_loop().time() + self.settings.request_timeout_s
         leave = self._limits.enter(client, count)
-        pooling, vectors = self.settings.pooling, []
-        assert pooling is not None
         try:
             async with asyncio.timeout_at(deadline_s):
                 inputs = await self.in_thread(encode, {})
-                for token_ids in inputs:
-                    self.engine.refuse_if_unavailable()
-                    vectors.append(
-                        await self.engine.call(
-                            lambda ids=token_ids: self._core.executor.embed(ids, pooling)  # type: ignore[misc]
-                        )
-                    )
+                vectors = [await self._embed_one(token_ids, pooling) for token_ids in inputs]
             return vectors, sum(map(len, inputs))
         except BaseException as error:
-            self._raise_answer_to(error, {})
+            if (answer := _answer_to(error, {})) is not None:
+                raise answer from error
             raise
         finally:
             leave()
+
+    async def _embed_one(self, token_ids: list[int], pooling: str) -> list[float]:
+        """Its turn ends when the engine's thread is done, also if nobody waits for it any more: a
+        command cannot be called back, and a second one beside it would run before the next step."""
+        await self._embedding.acquire()
+        try:
+            self.engine.refuse_if_unavailable()
+            computing = self.engine.call(lambda: self._core.executor.embed(token_ids, pooling))
+        except BaseException:
+            self._embedding.release()
+            raise
+        computing.add_done_callback(lambda _: self._embedding.release())
+        return await asyncio.shield(computing)
 
     def check_count(self, count: int, param: str) -> None:
         """Raises ApiError 400 for more inputs than there could ever be places for."""
@@ -205,18 +213,6 @@ class Service:
                 f"at a time: split it",
                 param,
             )
-
-    @staticmethod
-    def _raise_answer_to(error: BaseException, names: Names) -> None:
-        """Raises the ApiError that tells a client of this error, if there is one for it."""
-        if isinstance(error, TimeoutError):
-            raise too_late() from error
-        if isinstance(error, EngineUnavailableError):
-            raise unavailable(str(error)) from error
-        if isinstance(error, EngineError):
-            raise ApiError(500, str(error)) from error
-        if isinstance(error, InvalidRequestError):
-            raise from_invalid_request(error, names) from error
 
     async def _add(self, request_id: str, prompt: Sequence[int], job: Job) -> RequestStream:
         return await self.engine.add(
@@ -245,6 +241,19 @@ class Service:
         for prompt in job.prompts:
             self._core.validate(prompt, job.params, job.priority, job.lora)
         return job
+
+
+def _answer_to(error: BaseException, names: Names) -> ApiError | None:
+    """What tells a client of this error; None where it is no client's business."""
+    if isinstance(error, TimeoutError):
+        return too_late()
+    if isinstance(error, EngineUnavailableError):
+        return unavailable(str(error))
+    if isinstance(error, EngineError):
+        return ApiError(500, str(error))
+    if isinstance(error, InvalidRequestError):
+        return from_invalid_request(error, names)
+    return None
 
 
 def sampling_params(request: GenerationRequest, **more: Any) -> SamplingParams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -18,9 +19,10 @@ from transformers import LlamaForCausalLM
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import UsageError
 from infra_lab.models.pooling import pooling_of
+from infra_lab.server.service import Service
 from infra_lab.server.settings import ServerSettings
 from tests.models.lora_helpers import save_adapter
-from tests.server.running import MODEL, RunningServer, error_of, running
+from tests.server.running import MODEL, RunningServer, error_of, running, settings
 from tests.server.tiny_model import CONTEXT, load_tiny
 
 TEXTS = ["a", "the lamp is lit at dusk", "0123456789" * 30, "é中 {}"]
@@ -117,6 +119,82 @@ def test_nothing_is_left_in_the_cache_and_nobody_generates_otherwise(
         ends.set()
         other.join()
     assert texts == [alone] * 4
+
+
+def test_streams_wait_for_one_input_between_two_steps_whoever_asks(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = load_tiny(tiny_folder)
+    core, order = llm.engine, []
+    embed, step = core.executor.embed, core.step
+
+    def noted_embed(*given: Any) -> list[float]:
+        order.append("embed")
+        return embed(*given)
+
+    def noted_step() -> Any:
+        order.append("step")
+        return step()
+
+    monkeypatch.setattr(core.executor, "embed", noted_embed)
+    monkeypatch.setattr(core, "step", noted_step)
+    ends = threading.Event()
+    with running(llm, pooling="mean") as server:
+
+        def ask() -> None:
+            with server.openai() as client:
+                while not ends.is_set():
+                    client.embeddings.create(model=MODEL, input=TEXTS)
+
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        for client in clients:
+            client.start()
+        body = {"model": MODEL, "prompt": "go on", "max_tokens": 300, "ignore_eos": True}
+        assert server.http.post("/v1/completions", json=body).status_code == 200
+        ends.set()
+        for client in clients:
+            client.join()
+    last = len(order) - order[::-1].index("step")
+    between = "".join(one[0] for one in order[order.index("step") : last]).split("s")
+    assert between.count("e") > 20
+    assert max(map(len, between)) == 1
+
+
+def test_an_input_that_nobody_waits_for_any_more_keeps_its_turn_to_the_end(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two would be with the engine's thread, and both run before its next step."""
+    llm, gate, calls = load_tiny(tiny_folder), threading.Event(), []
+
+    def slow(token_ids: list[int], pooling: str) -> list[float]:
+        calls.append(token_ids)
+        gate.wait()
+        return [1.0]
+
+    monkeypatch.setattr(llm.engine.executor, "embed", slow)
+
+    async def main() -> None:
+        service = Service(llm, settings(pooling="mean"))
+        try:
+            left, stays = (
+                asyncio.create_task(service.embed("me", 1, lambda ids=ids: [[ids]], "mean"))  # type: ignore[misc]
+                for ids in (5, 6)
+            )
+            while not calls:
+                await asyncio.sleep(0.001)
+            left.cancel()
+            await asyncio.sleep(0.05)
+            assert left.cancelled()
+            assert not service.engine._commands
+            gate.set()
+            assert await stays == ([[1.0]], 1)
+            assert calls == [[5], [6]]
+            assert service._limits.num_open == 0
+        finally:
+            gate.set()
+            await service.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
