@@ -43,7 +43,7 @@ class EngineStats:
     """The engine between two steps. `waiting` counts preempted requests too.
 
     The rest counts from the start: prompt tokens that were looked up in the prefix cache, and
-    those found; of speculation, see SpeculativeStats, which is None where there is none.
+    those found.
     """
 
     running: int = 0
@@ -53,7 +53,6 @@ class EngineStats:
     blocks_free: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    speculation: SpeculativeStats | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -105,6 +104,13 @@ class AsyncEngine:
     @property
     def stats(self) -> EngineStats:
         return self._stats
+
+    @property
+    def speculation(self) -> SpeculativeStats | None:
+        """What became of drafts since the start, None where none are made. Copied for who asks and
+        not at every step; of a step under way, some drafts may be counted and others not yet."""
+        speculation = self._engine.speculation
+        return None if speculation is None else deepcopy(speculation.stats)
 
     @property
     def num_open_requests(self) -> int:
@@ -342,7 +348,6 @@ class AsyncEngine:
     def _refresh_stats(self) -> None:
         scheduler = self._engine.scheduler
         now, prefixes = scheduler.stats(), scheduler.prefix_cache_stats
-        speculation = self._engine.speculation
         self._stats = EngineStats(
             running=now.running,
             waiting=now.waiting,
@@ -351,7 +356,6 @@ class AsyncEngine:
             blocks_free=now.blocks_free,
             prefix_cache_queries=prefixes.tokens,
             prefix_cache_hits=prefixes.hit_tokens,
-            speculation=None if speculation is None else deepcopy(speculation.stats),
         )
 
 

@@ -149,8 +149,8 @@ class _EngineState(Collector):
             yield gauge
         yield self._counter("prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries)
         yield self._counter("prefix_cache_hits", "Tokens found", stats.prefix_cache_hits)
-        if stats.speculation is not None:
-            yield from self._speculation(stats.speculation)
+        if (speculation := self._engine.speculation) is not None:
+            yield from self._speculation(speculation)
 
     def _speculation(self, stats: SpeculativeStats) -> Iterable[Metric]:
         name = "spec_decode_num"

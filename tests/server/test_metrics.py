@@ -85,7 +85,10 @@ def test_what_became_of_drafts_is_told_by_place_and_only_where_there_are_any(
         body = {"model": MODEL, "prompt": "abcd" * 20, "max_tokens": 200, "temperature": 0}
         server.http.post("/v1/completions", json=body | {"ignore_eos": True})
         found = read(server)
+        shown = server.service.engine.speculation
     stats = llm.engine.speculation.stats
+    assert shown == stats
+    assert shown is not stats  # which the engine's thread goes on changing
     assert stats.num_accepted_tokens > 0
     name = "vllm:spec_decode_num"
     assert found[f"{name}_drafts_total"] == stats.num_drafts
