@@ -142,6 +142,14 @@ LINGER_S, LINGER_BYTES = 2.0, 16 * 2**20
 """How long, and how much, of a body that is too long is read and thrown away."""
 
 
+class _TooLongError(Exception):
+    """has_more: whether some of the body is still to come."""
+
+    def __init__(self, has_more: bool) -> None:
+        super().__init__()
+        self.has_more = has_more
+
+
 class BodyMiddleware:
     """Reads the body before the route runs: not more than is allowed, and not for ever."""
 
@@ -157,9 +165,10 @@ class BodyMiddleware:
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(scope, receive)
-        except ApiError as error:
-            await self._discard(scope, receive)
-            await respond(error, scope, receive, send)
+        except _TooLongError as error:
+            if error.has_more:
+                await self._discard(scope, receive)
+            await respond(self._too_long(), scope, receive, send)
             return
         except TimeoutError:
             await respond(self._too_late(), scope, receive, send)
@@ -180,7 +189,7 @@ class BodyMiddleware:
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdigit() and int(length[:20]) > self._max_bytes:
-            raise self._too_long()
+            raise _TooLongError(has_more=True)
         parts, size = [], 0
         while True:
             message = await receive()
@@ -188,9 +197,10 @@ class BodyMiddleware:
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            has_more = message.get("more_body", False)
             if size > self._max_bytes:
-                raise self._too_long()
-            if not message.get("more_body", False):
+                raise _TooLongError(has_more)
+            if not has_more:
                 return b"".join(parts)
 
     async def _discard(self, scope: Scope, receive: Receive) -> None:

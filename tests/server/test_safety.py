@@ -26,6 +26,7 @@ from openai import (
 from infra_lab.engine.llm import LLM
 from infra_lab.errors import UsageError
 from infra_lab.server.logs import FIELDS, JsonFormatter
+from infra_lab.server.middleware import BodyMiddleware
 from infra_lab.server.settings import ServerSettings
 from infra_lab.server.sse import EventStreamResponse
 from tests.server.running import MODEL, RunningServer, error_of, running
@@ -151,6 +152,46 @@ def test_a_body_that_is_too_long_is_refused(llm: LLM, is_chunked: bool) -> None:
         assert response.status_code == 413
         assert "1,000 bytes" in error_of(response)["message"]
         assert server.http.post("/v1/completions", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sizes", "headers", "num_read"),
+    [
+        ((900, 900), (), 2),  # the last one crosses the limit: nothing is on its way any more
+        ((900, 900, 900), (), 3),
+        ((2000,), (), 1),
+        ((2000,), ((b"content-length", b"2000"),), 1),
+        ((2000, 5), ((b"content-length", b"2005"), (b"expect", b"100-continue")), 0),
+    ],
+)
+def test_of_a_body_that_is_too_long_only_what_is_to_come_is_waited_for(
+    sizes: tuple[int, ...], headers: tuple[tuple[bytes, bytes], ...], num_read: int
+) -> None:
+    """`receive` gives what there is; asked for more, a server would wait."""
+    parts = [b"a" * size for size in sizes]
+    messages = [
+        {"type": "http.request", "body": part, "more_body": index < len(parts)}
+        for index, part in enumerate(parts, start=1)
+    ]
+    asked, sent = 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        assert asked <= len(messages), "it waits for what will never come"
+        return messages[asked - 1]
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(*given: object) -> None:
+        pytest.fail("the route is not reached")
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": list(headers)}
+    body = BodyMiddleware(app, ServerSettings(model_name="m", max_body_bytes=1000))
+    asyncio.run(body(scope, receive, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 413
+    assert asked == num_read
 
 
 def test_a_client_that_is_still_sending_reads_that_its_body_is_too_long(llm: LLM) -> None:
