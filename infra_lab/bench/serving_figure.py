@@ -24,7 +24,8 @@ def draw_serving(
     """Writes the SVG: TTFT and ITL as shares of requests and gaps, requests under way over time,
     and throughput against latency (one run: its output tokens a second over time instead).
 
-    `figures`: those of each run, in the same order. Runs in which nothing completed are left out.
+    `figures`: those of each run, in the same order. Runs in which nothing completed are left out;
+    in one at least something must have.
     """
     shown = [
         (run, one) for run, one in zip(runs, figures, strict=True) if one["ttft_ms"] is not None
@@ -90,6 +91,8 @@ def _curve(axes: Axes, figures: Sequence[Mapping[str, Any]]) -> None:
         measured = [
             (x, one[key]) for x, one in zip(speeds, ordered, strict=True) if one[key] is not None
         ]
+        if not measured:
+            continue  # answers of one token have no TPOT
         for statistic, style, label in (("median", "-", name), ("p99", "--", "_")):
             points = [(x, summary[statistic]) for x, summary in measured]
             axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3,

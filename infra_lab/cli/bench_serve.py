@@ -135,11 +135,16 @@ def serve(
         key = None if base_url is None else api_key
         runs = asyncio.run(plan.run(url, model, key, notify))
     report = plan.report(base_url, model, runs)
+    _show(report, as_json)
+    if not any(run["completed"] for run in report["runs"]):
+        raise InfraLabError(
+            "no request was served: the notes say why"
+            + ("" if figure is None else f"; {figure} was not drawn")
+        )
     if figure is not None:
         from infra_lab.bench.serving_figure import draw_serving
 
         draw_serving(figure, runs, report["runs"])
-    _show(report, as_json)
 
 
 def _own_options(
@@ -179,5 +184,3 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     console = make_console(stderr=True)
     for remark in remarks(report):
         console.print(f"note: {remark}", markup=False)
-    if not any(run["completed"] for run in report["runs"]):
-        raise InfraLabError("no request was served: the notes say why")

@@ -184,6 +184,16 @@ def test_the_figure_draws_what_was_measured_and_is_the_same_again(
     assert "Requests under way" in drawn
 
 
+def test_answers_of_one_token_are_drawn_without_the_paces_that_they_have_not(
+    tmp_path: Path,
+) -> None:
+    runs = [ServingRun([served(1.0, length, tokens=1)]) for length in (0.5, 1.0)]
+    draw_serving(tmp_path / "one.svg", runs, report_of(*runs)["runs"])  # type: ignore[arg-type]
+    drawn = (tmp_path / "one.svg").read_text()
+    assert "Latency at a throughput" in drawn
+    assert ">TPOT<" not in drawn
+
+
 def test_a_run_without_answers_is_left_out_of_the_figure(tmp_path: Path) -> None:
     runs = [RUN, ServingRun([failed(1.0, 2.0)])]
     draw_serving(tmp_path / "one.svg", runs, report_of(*runs)["runs"])  # type: ignore[arg-type]
