@@ -52,11 +52,13 @@ async def drive(
 
     Args:
         max_concurrency: most requests under way; one whose time has come waits for a place, and is
-            due when it has it.
+            due from the moment at which that became free.
         notify: told how many of how many have ended.
     """
-    places = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     started_s = time.perf_counter()
+    places: asyncio.Queue[float] = asyncio.Queue()  # the moment since which each is free
+    for _ in range(max_concurrency or 0):
+        places.put_nowait(started_s)
     num_done = 0
 
     async def one(request: ServingRequest, due_s: float) -> Exchange:
@@ -64,25 +66,19 @@ async def drive(
         try:
             return await endpoint.ask(request, due_s)
         finally:
-            if places is not None:
-                places.release()
+            places.put_nowait(time.perf_counter())
             num_done += 1
             notify(num_done, len(requests))
 
     tasks: list[asyncio.Task[Exchange]] = []
-    free_s = started_s
     try:
         for request, at_s in zip(requests, times_s, strict=True):
             due_s = started_s + at_s
             if (seconds := due_s - time.perf_counter()) > 0:
                 await asyncio.sleep(seconds)
-            if places is not None:
-                if places.locked():
-                    await places.acquire()
-                    free_s = time.perf_counter()  # those behind it could not go before either
-                else:
-                    await places.acquire()
-            tasks.append(asyncio.create_task(one(request, max(due_s, free_s))))
+            if max_concurrency is not None:
+                due_s = max(due_s, await places.get())
+            tasks.append(asyncio.create_task(one(request, due_s)))
         return ServingRun([await task for task in tasks])
     finally:
         for task in tasks:
