@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import IO
 
 from infra_lab.errors import InfraLabError
 
@@ -38,15 +39,21 @@ def run_child(command: Sequence[str], timeout_s: float) -> str:
         except subprocess.TimeoutExpired as error:
             raise ChildFailedError(f"it took longer than {timeout_s:.0f} s") from error
         finally:
-            _end_family(child)
+            end_family(child)
         if child.returncode != 0:
-            errors.seek(0)
-            tail = errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
-            raise ChildFailedError("\n".join([f"it ended with status {child.returncode}:", *tail]))
+            reason = f"it ended with status {child.returncode}:"
+            raise ChildFailedError("\n".join([reason, *last_lines(errors)]))
     return output.decode(errors="replace")
 
 
-def _end_family(child: subprocess.Popen[bytes]) -> None:
+def last_lines(output: IO[bytes]) -> list[str]:
+    """Of a file into which a child has written, those that most likely say what went wrong."""
+    output.seek(0)
+    return output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+
+
+def end_family(child: subprocess.Popen[bytes]) -> None:
+    """Kills a child that has a session of its own, and its workers, if they still run."""
     if sys.platform == "win32":
         if child.poll() is None:
             child.kill()

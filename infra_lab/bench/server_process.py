@@ -7,10 +7,8 @@ one interpreter, and the client's work would be counted as the server's. Torch-f
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -19,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 
-from infra_lab.bench.child import LAST_LINES, ChildFailedError
+from infra_lab.bench.child import ChildFailedError, end_family, last_lines
 
 HOST = "127.0.0.1"
 GRACE_S = 30.0
@@ -48,9 +46,7 @@ def serving(command: Sequence[str], timeout_s: float = 300.0) -> Iterator[str]:
             raise ChildFailedError(f"cannot run {command[0]}: {error.strerror or error}") from error
         try:
             if reason := _wait_until_ready(process, url, timeout_s):
-                output.seek(0)
-                lines = output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
-                raise ChildFailedError("\n".join([f"the server {reason}:", *lines]))
+                raise ChildFailedError("\n".join([f"the server {reason}:", *last_lines(output)]))
             yield f"{url}/v1"
         finally:
             _end(process)
@@ -84,10 +80,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)
-    if sys.platform != "win32":
-        # The group has the child's number, also after the child itself is gone.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
-    process.wait()
+    end_family(process)
