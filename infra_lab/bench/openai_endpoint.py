@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from infra_lab.bench.http_stream import Address, HttpClient, HttpError
+from infra_lab.bench.runs import time_per_output_token_s
 from infra_lab.bench.serving_requests import ServingRequest
 from infra_lab.errors import InfraLabError
 
@@ -63,10 +64,7 @@ class Exchange:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean seconds a token after the first; None when there is only one."""
-        if self.output_tokens < 2:
-            return None
-        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+        return time_per_output_token_s(self.ttft_s, self.latency_s, self.output_tokens)
 
     @property
     def inter_token_s(self) -> list[float]:

@@ -44,14 +44,18 @@ class StreamRun:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean seconds a token after the first; None when there is only one."""
-        if self.output_tokens < 2:
-            return None
-        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
+        return time_per_output_token_s(self.ttft_s, self.latency_s, self.output_tokens)
 
     @property
     def output_tokens_per_s(self) -> float:
         return self.output_tokens / self.latency_s
+
+
+def time_per_output_token_s(ttft_s: float, latency_s: float, output_tokens: int) -> float | None:
+    """Mean seconds a token after the first; None when there is only one."""
+    if output_tokens < 2:
+        return None
+    return (latency_s - ttft_s) / (output_tokens - 1)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

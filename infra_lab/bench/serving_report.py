@@ -14,11 +14,10 @@ from typing import Any
 
 from infra_lab.bench.arrivals import Arrivals
 from infra_lab.bench.openai_endpoint import Exchange, error_counts
-from infra_lab.bench.runs import percentile
+from infra_lab.bench.runs import PERCENTILES, percentile
 from infra_lab.bench.serving import ServingRun
 from infra_lab.errors import UsageError
 
-PERCENTILES = {"median": 50.0, "p90": 90.0, "p99": 99.0}
 LATE_MS, LATE_SHARE = 20.0, 0.1  # of P99, and of the median E2E latency: both are passed by a
 # client that shapes the load and not only sends it
 
@@ -127,5 +126,6 @@ def summary_ms(values_s: Sequence[float]) -> dict[str, float] | None:
     if not values_s:
         return None
     found = {"mean": 1e3 * mean(values_s)}
-    found |= {name: 1e3 * percentile(values_s, share) for name, share in PERCENTILES.items()}
+    for percent in PERCENTILES:
+        found["median" if percent == 50 else f"p{percent}"] = 1e3 * percentile(values_s, percent)
     return found | {"max": 1e3 * max(values_s)}
