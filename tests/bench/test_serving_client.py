@@ -118,7 +118,7 @@ def test_a_chat_is_timed_by_its_content_and_not_by_its_role() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_the_network_may_cut_the_stream_anywhere(size: int) -> None:
-    data = b"".join(piece for _, piece in answer(num_tokens=4)) + chunk(b"")[:0]
+    data = b"".join(piece for _, piece in answer(num_tokens=4))
     pieces = [(0.0, data[start : start + size]) for start in range(0, len(data), size)]
     found = ask(pieces)
     assert found.error is None
@@ -241,6 +241,20 @@ def test_no_more_are_under_way_than_may_be_and_places_are_due_when_free() -> Non
     ends = sorted(one.ended_s for one in found)
     for free_s, one in zip(ends, found[3:], strict=False):
         assert one.due_s >= free_s
+
+
+def test_a_client_that_is_busy_when_a_place_becomes_free_is_late() -> None:
+    """Whoever is told of progress keeps the client for a while; the server is not to blame."""
+
+    async def use(endpoint: Endpoint, server: ScriptedEndpoint) -> list[Exchange]:
+        run = await drive(
+            endpoint, [REQUEST] * 4, [0.0] * 4, 1, notify=lambda done, total: time.sleep(PAUSE_S)
+        )
+        return run.exchanges
+
+    first, *others = against(answer(), use)
+    assert first.lateness_s < PAUSE_S
+    assert all(one.lateness_s >= PAUSE_S for one in others)
 
 
 def test_progress_counts_the_failed_too() -> None:

@@ -37,7 +37,6 @@ def bench(run_command: Run, url: str, *arguments: str) -> dict[str, Any]:
 def test_every_request_is_served_with_the_tokens_that_were_asked_for(
     tiny_server: RunningServer, run_command: Run, api: str
 ) -> None:
-    before = tiny_server.service.engine.stats
     report = bench(
         run_command, tiny_server.url, "--api", api, "--rate", "60", "--rate", "inf",
         "--num-requests", "12", "--prompt-len", "200", "--output-len", "16",
@@ -55,8 +54,22 @@ def test_every_request_is_served_with_the_tokens_that_were_asked_for(
         for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
             assert 0 < run[name]["median"] <= run[name]["p90"] <= run[name]["p99"]
     assert report["runs"][0]["duration_s"] >= 11 / 60
-    found = tiny_server.service.engine.stats
-    assert found.prefix_cache_queries > before.prefix_cache_queries
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_no_request_finds_in_the_cache_what_another_left(
+    tiny_folder: Path, run_command: Run, api: str
+) -> None:
+    """Neither of its run, nor of another rate, nor of the probes: two texts may begin with one
+    word, but not with the 32 characters that fill a block here."""
+    with running(load_tiny(tiny_folder, block_size=32, num_blocks=400)) as server:
+        report = bench(
+            run_command, server.url, "--api", api, "--rate", "60", "--rate", "inf",
+            "--num-requests", "12", "--prompt-len", "200", "--output-len", "4",
+        )  # fmt: skip
+        found = server.at_rest()
+    assert found.prefix_cache_queries > sum(run["prompt_tokens"] for run in report["runs"])
+    assert found.prefix_cache_hits == 0
 
 
 def test_the_table_and_the_figure_are_made_and_progress_goes_to_stderr(
@@ -106,14 +119,18 @@ def test_failed_requests_are_counted_and_named(tiny_folder: Path, run_command: R
     assert run["output_tokens"] == 200 * run["completed"]
 
 
-def test_a_run_in_which_nothing_was_served_is_an_error(
-    tiny_server: RunningServer, run_command: Run
+@pytest.mark.parametrize("num_rates", [1, 2])
+def test_a_run_in_which_nothing_was_served_is_an_error_behind_its_report(
+    tiny_server: RunningServer, run_command: Run, tmp_path: Path, num_rates: int
 ) -> None:
+    figure = tmp_path / "serving.svg"
     result = run_command(
         "bench", "serve", "--base-url", f"{tiny_server.url}/v1", "--num-requests", "2",
-        "--prompt-len", "5000", "--output-len", "4",
+        "--prompt-len", "5000", "--output-len", "4", *["--rate", "99"] * num_rates,
+        "--figure", str(figure),
     )  # fmt: skip
     assert result.status == 1
+    assert not figure.exists()
     assert "0 of 2" in result.out
     assert "HTTP 400: the " in result.err
     assert "no request was served" in result.err
