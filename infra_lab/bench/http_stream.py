@@ -35,7 +35,11 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Raises UsageError for what is no http or https URL."""
+        """Raises UsageError for what is no http or https URL, or has more in it than an address."""
+        if not (url.isascii() and url.isprintable()) or " " in url:
+            raise UsageError(
+                f"{url!r} is no address: it has a space or a letter that none may have"
+            )
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -43,6 +47,8 @@ class Address:
             raise UsageError(f"{url} is no address: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url} is no address: give one such as http://127.0.0.1:8000/v1")
+        if parts.query or parts.fragment or parts.username is not None or port == 0:
+            raise UsageError(f"{url} is no address: leave out all but host, port and path")
         is_secure = parts.scheme == "https"
         return cls(
             parts.hostname, port or (443 if is_secure else 80), is_secure, parts.path.rstrip("/")
@@ -95,9 +101,10 @@ class HttpClient:
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         if body:
             headers.append(("Content-Type", "application/json"))
-        request = h11.Request(method=method, target=self._address.path + path, headers=headers)
         connection, is_whole = None, False
         try:
+            target = self._address.path + path
+            request = h11.Request(method=method, target=target, headers=headers)
             connection, response = await self._exchange([request, h11.Data(body)])
             yield response.status_code
             while True:
@@ -107,7 +114,7 @@ class HttpClient:
                 elif isinstance(event, h11.EndOfMessage):
                     is_whole = True
                     return
-        except (OSError, h11.RemoteProtocolError, asyncio.IncompleteReadError) as error:
+        except (OSError, h11.ProtocolError) as error:
             raise HttpError(_reason(error)) from error
         finally:
             if connection is not None:

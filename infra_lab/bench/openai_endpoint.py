@@ -22,7 +22,7 @@ from typing import Any
 from infra_lab.bench.http_stream import Address, HttpClient, HttpError
 from infra_lab.bench.runs import time_per_output_token_s
 from infra_lab.bench.serving_requests import ServingRequest
-from infra_lab.errors import InfraLabError
+from infra_lab.errors import InfraLabError, UsageError
 
 APIS = ("completions", "chat")
 LONGEST_REASON = 200
@@ -84,6 +84,8 @@ class Endpoint:
         api: "completions" sends texts to /completions, "chat" messages to /chat/completions.
         extra: parameters that every request gets beside the prompt and max_tokens.
         timeout_s: what one request may take, whole.
+
+    Raises UsageError for what is no address, or no key.
     """
 
     def __init__(
@@ -100,8 +102,7 @@ class Endpoint:
         self.api = api
         self._extra = dict(extra or {})
         self._timeout_s = timeout_s
-        headers = [] if api_key is None else [("Authorization", f"Bearer {api_key}")]
-        self._client = HttpClient(Address.of(base_url), headers)
+        self._client = HttpClient(Address.of(base_url), _authorization(api_key))
 
     async def close(self) -> None:
         await self._client.close()
@@ -167,8 +168,7 @@ class Endpoint:
 
 async def first_model(base_url: str, api_key: str | None) -> str:
     """The first of the models that an endpoint lists; raises EndpointError if it lists none."""
-    headers = [] if api_key is None else [("Authorization", f"Bearer {api_key}")]
-    client = HttpClient(Address.of(base_url), headers)
+    client = HttpClient(Address.of(base_url), _authorization(api_key))
     try:
         async with asyncio.timeout(30), aclosing(client.stream("GET", "/models")) as response:
             status = await anext(response)
@@ -183,6 +183,19 @@ async def first_model(base_url: str, api_key: str | None) -> str:
         raise EndpointError(f"{base_url}/models lists no model: name one with --model") from error
     finally:
         await client.close()
+
+
+def _authorization(api_key: str | None) -> list[tuple[str, str]]:
+    """The header that brings the key; raises UsageError, which does not show it, for one that no
+    header can hold."""
+    if api_key is None:
+        return []
+    if not (api_key and api_key.isascii() and api_key.isprintable()) or " " in api_key:
+        raise UsageError(
+            "the API key is empty, or has a space, a line break or another letter in it that none "
+            "may have: give it as it was issued"
+        )
+    return [("Authorization", f"Bearer {api_key}")]
 
 
 async def _events(response: AsyncGenerator[int | bytes]) -> AsyncGenerator[tuple[bytes, float]]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from infra_lab.bench.http_stream import Address
+from infra_lab.bench.http_stream import Address, HttpClient, HttpError
 from infra_lab.bench.openai_endpoint import (
     Endpoint,
     EndpointError,
@@ -192,6 +192,24 @@ def test_a_request_asks_for_a_stream_with_usage_and_brings_its_key() -> None:
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "a prompt"}]
 
 
+@pytest.mark.parametrize("key", ["", "two\nlines", "line\r\n", "a b", "schlüssel", "\x00"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(UsageError, match="the API key is empty, or has") as error:
+        Endpoint("http://127.0.0.1:1/v1", "m", api_key=key)
+    assert not key or key not in str(error.value)
+    with pytest.raises(UsageError, match="the API key"):
+        asyncio.run(first_model("http://127.0.0.1:1/v1", key))
+
+
+def test_a_request_that_is_not_http_is_a_failed_request() -> None:
+    async def main() -> list[int | bytes]:
+        client = HttpClient(Address("127.0.0.1", 1, False, "/v1"), [("X-Bad", "two\nlines")])
+        return [piece async for piece in client.stream("GET", "/models")]
+
+    with pytest.raises(HttpError, match=r"(?i)illegal header value"):
+        asyncio.run(main())
+
+
 def test_a_connection_serves_one_request_after_another() -> None:
     async def use(endpoint: Endpoint, server: ScriptedEndpoint) -> int:
         for _ in range(5):
@@ -335,7 +353,12 @@ def test_the_host_header_names_a_port_that_is_not_the_usual_one() -> None:
     assert Address.of("http://[::1]:9/").host_header == "[::1]:9"
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://a/b", "http://", "http://a:b/"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8000", "ftp://a/b", "http://", "http://a:b/", "http://a b/v1", "http://a/v 1",
+     "http://a/v1 ", "http://a/\nv1", "http://é/v1", "http://a:0/v1", "http://a/v1?key=3",
+     "http://a/v1#top", "http://me:secret@a/v1"],
+)  # fmt: skip
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is no address"):
         Address.of(url)
