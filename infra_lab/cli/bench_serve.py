@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +17,8 @@ from infra_lab.cli.terminal import make_console, print_json, print_table, steps_
 from infra_lab.errors import InfraLabError, UsageError
 
 DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_LENGTHS = "sharegpt"
+KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_MAX_TOKENS = 256  # of a request from a file that names none
 
 
@@ -35,7 +38,7 @@ def serve(
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", envvar="OPENAI_API_KEY", help="For --base-url."),
+        typer.Option(metavar="KEY", help=f"For --base-url; default: ${KEY_VARIABLE}."),
     ] = None,
     api: Annotated[str, typer.Option(metavar="NAME", help="completions or chat.")] = "completions",
     rate: Annotated[
@@ -45,20 +48,25 @@ def serve(
         ),
     ] = None,
     burstiness: Annotated[
-        float,
-        typer.Option(metavar="X", help="1: Poisson arrivals; less: bursts; inf: even spacing."),
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            metavar="X", help="1, the default: Poisson arrivals; less: bursts; inf: even spacing."
+        ),
+    ] = None,
     max_concurrency: Annotated[
         int | None, count_option("Most requests under way; default: no limit.")
     ] = None,
     num_requests: Annotated[int, count_option("Requests at each rate.")] = 100,
     prompt_len: Annotated[
-        str,
-        typer.Option(metavar="DIST", help="Tokens: sharegpt, alpaca, MIN:MAX or one number."),
-    ] = "sharegpt",
+        str | None,
+        typer.Option(
+            metavar="DIST",
+            help=f"Tokens: sharegpt, alpaca, MIN:MAX or one number; default: {DEFAULT_LENGTHS}.",
+        ),
+    ] = None,
     output_len: Annotated[
-        str, typer.Option(metavar="DIST", help="Tokens of an answer, likewise.")
-    ] = "sharegpt",
+        str | None, typer.Option(metavar="DIST", help="Tokens of an answer, likewise.")
+    ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +92,9 @@ def serve(
     timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds that one request may take.")
     ] = 600.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seeds arrivals, lengths and words.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seeds arrivals, lengths and words; default: 0.")
+    ] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the runs there, as SVG.")
     ] = None,
@@ -109,30 +119,44 @@ def serve(
     from infra_lab.figures import checked_figure_path
 
     figure = checked_figure_path(figure)
+    shape = 1.0 if burstiness is None else burstiness
+    arrivals = tuple(Arrivals(one, shape) for one in rate or [math.inf])
+    are_all_at_once = all(math.isinf(one.rate_per_s) for one in arrivals)
+    if are_all_at_once and burstiness is not None:
+        raise UsageError("--burstiness is for arrivals with gaps between them: give a --rate, too")
+    if prompts is not None:
+        unused = {"--prompt-len": prompt_len, "--output-len": output_len}
+        if are_all_at_once:
+            unused["--seed"] = seed
+        for option, value in unused.items():
+            if value is not None:
+                raise UsageError(f"{option} is for what is drawn: leave it or --prompts out")
     plan = ServingPlan(
-        arrivals=tuple(Arrivals(one, burstiness) for one in rate or [math.inf]),
+        arrivals=arrivals,
         num_requests=num_requests,
-        prompt_len=prompt_len,
-        output_len=output_len,
+        prompt_len=DEFAULT_LENGTHS if prompt_len is None else prompt_len,
+        output_len=DEFAULT_LENGTHS if output_len is None else output_len,
         prompts=None if prompts is None else tuple(read_requests(prompts, DEFAULT_MAX_TOKENS)),
         api=api,
         max_concurrency=max_concurrency,
         ignore_eos=not respect_eos,
         temperature=temperature,
         timeout_s=timeout,
-        seed=seed,
+        seed=seed or 0,
         slo=None if slo is None else parse_slo(slo),
     )
     own = _own_options(dtype, max_num_seqs, kv_cache_mb, cache_dir)
     if base_url is not None and own:
         raise UsageError(f"{own[0]} is for our own server: leave it or --base-url out")
+    if base_url is None and api_key is not None:
+        raise UsageError("--api-key is for --base-url: our own server is started without one")
+    key = _key(api_key) if base_url is not None else None
     with (
         _server(base_url, model or DEFAULT_MODEL, own) as url,
         steps_progress("requests") as notify,
     ):
         if model is None:
-            model = DEFAULT_MODEL if base_url is None else asyncio.run(first_model(url, api_key))
-        key = None if base_url is None else api_key
+            model = DEFAULT_MODEL if base_url is None else asyncio.run(first_model(url, key))
         runs = asyncio.run(plan.run(url, model, key, notify))
     report = plan.report(base_url, model, runs)
     _show(report, as_json)
@@ -145,6 +169,11 @@ def serve(
         from infra_lab.bench.serving_figure import draw_serving
 
         draw_serving(figure, runs, report["runs"])
+
+
+def _key(given: str | None) -> str | None:
+    """As clients of OpenAI do it: what is given, else what the environment has, if anything."""
+    return os.environ.get(KEY_VARIABLE) or None if given is None else given
 
 
 def _own_options(

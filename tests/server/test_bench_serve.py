@@ -152,6 +152,16 @@ def test_a_run_in_which_nothing_was_served_is_an_error_behind_its_report(
         (["--figure", "x.png"], "must end in .svg"),
         (["--timeout", "0"], "--timeout must be above 0"),
         (["--num-requests", "0"], "at least 1"),
+        (["--prompt-len", ""], "MIN:MAX or one number"),
+        (["--base-url", "http://127.0.0.1: 1/v1"], "is no address"),
+        (["--base-url", "http://127.0.0.1:1/v1", "--api-key", "a\nb"], "the API key is empty, or"),
+        (["--base-url", "http://127.0.0.1:1/v1", "--api-key", ""], "the API key is empty, or"),
+        (["--api-key", "secret"], "--api-key is for --base-url"),
+        (["--burstiness", "0.5"], "--burstiness is for arrivals with gaps"),
+        (["--burstiness", "1", "--rate", "inf"], "--burstiness is for arrivals with gaps"),
+        (["--prompts", "FILE", "--prompt-len", "9"], "--prompt-len is for what is drawn"),
+        (["--prompts", "FILE", "--output-len", "sharegpt"], "--output-len is for what is drawn"),
+        (["--prompts", "FILE", "--seed", "1"], "--seed is for what is drawn"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_one_line(
@@ -162,6 +172,19 @@ def test_what_makes_no_sense_is_said_in_one_line(
     assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert result.out == ""
+
+
+def test_the_key_is_the_one_given_or_the_environments_and_our_own_server_needs_none(
+    tiny_folder: Path, run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    with running(load_tiny(tiny_folder), api_keys=("right",)) as server:
+        assert bench(run_command, server.url, *SHORT, "--num-requests", "2")["runs"]
+        result = run_command(
+            "bench", "serve", "--base-url", f"{server.url}/v1", "--api-key", "wrong", *SHORT
+        )
+    assert result.status == 1
+    assert "HTTP 401: no valid API key" in result.err
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
