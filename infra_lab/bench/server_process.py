@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 
@@ -25,8 +25,12 @@ NO_KEY = {"INFRA_LAB_API_KEY": ""}  # who starts a server for himself needs none
 
 
 @contextmanager
-def serving(command: Sequence[str], timeout_s: float = 300.0) -> Iterator[str]:
+def serving(
+    command: Sequence[str], timeout_s: float = 300.0, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Runs `command --host 127.0.0.1 --port N` until the block ends; gives its base URL.
+
+    `environment` is added to this process's own.
 
     Ready is who answers /health with 200, as our server and vLLM's do. Raises ChildFailedError,
     with the last lines that it wrote, if it ends before, or is not ready in time.
@@ -39,7 +43,7 @@ def serving(command: Sequence[str], timeout_s: float = 300.0) -> Iterator[str]:
                 [*command, "--host", HOST, "--port", str(port)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **NO_KEY},
+                env={**os.environ, **(environment or {}), **NO_KEY},
                 start_new_session=True,
             )
         except OSError as error:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,46 +20,71 @@ from infra_lab.bench.server_process import serving
 from infra_lab.bench.serving_plan import ServingPlan
 from infra_lab.bench.serving_report import run_figures
 from infra_lab.bench.system import machine_facts
+from infra_lab.errors import InfraLabError
 
-KV_CACHE_BYTES = 1 << 30  # as in bench.workload; vLLM's own choice is nearly all memory
 START_TIMEOUT_S = 600.0  # vLLM compiles its graph on a first start
+SHORTEST_OUTPUT = 3  # tokens; fewer have no two gaps between them
 Notify = Callable[[str], None]
+
+
+class MeasurementError(InfraLabError):
+    """A round that cannot be compared: not all was served, or there is nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What both servers are set up with; the report names all of it.
+
+    Attributes:
+        threads: for arithmetic.
+        kv_cache_mb: memory of the KV pool, in units of 10^6 bytes; vLLM's own choice is nearly all
+            there is.
+    """
+
+    dtype: str
+    max_num_seqs: int
+    max_model_len: int
+    max_num_batched_tokens: int
+    threads: int
+    kv_cache_mb: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContender:
     """A server that takes part: `command` takes --host and --port behind it, requests name
-    `model`."""
+    `model`; `environment` is added to this process's own."""
 
     name: str
     command: tuple[str, ...]
     model: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def own_server(folder: Path, dtype: str, max_num_seqs: int) -> ServerContender:
+def own_server(folder: Path, setup: ServerSetup) -> ServerContender:
     command = (
-        sys.executable, "-m", "infra_lab", "serve", "--model", str(folder), "--dtype", dtype,
-        "--max-num-seqs", str(max_num_seqs), "--log-level", "error",
+        sys.executable, "-m", "infra_lab", "serve", "--model", str(folder),
+        "--kv-cache-mb", str(setup.kv_cache_mb), "--log-level", "error", *_sizes(setup),
     )  # fmt: skip
-    return ServerContender(OURS, command, str(folder))
+    return ServerContender(OURS, command, str(folder), {"OMP_NUM_THREADS": str(setup.threads)})
 
 
-def vllm_server(
-    python: str,
-    folder: Path,
-    dtype: str,
-    max_num_seqs: int,
-    max_model_len: int,
-    threads: int | None = None,
-) -> ServerContender:
-    """threads: None is one for every core."""
+def vllm_server(python: str, folder: Path, setup: ServerSetup) -> ServerContender:
     script = Path(__file__).parent / "peer_runners" / "vllm_server.py"
+    kv_cache_bytes = setup.kv_cache_mb * 10**6
     command = (
-        python, str(script), str(folder), "all" if threads is None else str(threads),
-        "--dtype", dtype, "--max-num-seqs", str(max_num_seqs),
-        "--max-model-len", str(max_model_len), "--kv-cache-memory-bytes", str(KV_CACHE_BYTES),
+        python, str(script), str(folder), str(setup.threads),
+        "--kv-cache-memory-bytes", str(kv_cache_bytes), *_sizes(setup),
     )  # fmt: skip
     return ServerContender("vllm", command, str(folder))
+
+
+def _sizes(setup: ServerSetup) -> tuple[str, ...]:
+    """The options that both call alike."""
+    return (
+        "--dtype", setup.dtype, "--max-num-seqs", str(setup.max_num_seqs),
+        "--max-model-len", str(setup.max_model_len),
+        "--max-num-batched-tokens", str(setup.max_num_batched_tokens),
+    )  # fmt: skip
 
 
 def compare_servers(
@@ -72,7 +97,7 @@ def compare_servers(
     short one of other requests that warms the server up.
 
     Raises ChildFailedError for a server that does not start, EndpointError for one that does not
-    answer.
+    answer, MeasurementError for a round in which it did not serve all or gave nothing to compare.
     """
     warm_up = replace(plan, num_requests=min(8, plan.num_requests), seed=plan.seed + 1_000_000)
     found: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contenders}
@@ -80,23 +105,25 @@ def compare_servers(
         own_plan = replace(plan, seed=plan.seed + turn)
         for one in contenders:
             notify(f"round {turn + 1} of {repeats}: {one.name} ...")
-            with serving(one.command, timeout_s=START_TIMEOUT_S) as url:
+            with serving(one.command, START_TIMEOUT_S, one.environment) as url:
                 asyncio.run(warm_up.run(url, one.model))
                 (run,) = asyncio.run(own_plan.run(url, one.model))
             figures = run_figures(run, own_plan.arrivals[0], plan.slo)
+            _require_measured(one.name, figures)
             found[one.name].append(figures)
-            itl_ms = figures["itl_ms"]
             notify(
                 f"round {turn + 1} of {repeats}: {one.name}: "
                 f"{figures['output_tokens_per_s']:.1f} output tokens/s, ITL P99 "
-                + ("-" if itl_ms is None else f"{itl_ms['p99']:.1f} ms")
-                + f", {figures['completed']} of {figures['requests']} served"
+                f"{figures['itl_ms']['p99']:.1f} ms"
             )
     return found
 
 
 def comparison_report(
-    plan: ServingPlan, found: dict[str, list[dict[str, Any]]], settings: dict[str, Any]
+    plan: ServingPlan,
+    found: dict[str, list[dict[str, Any]]],
+    model: str,
+    setup: ServerSetup,
 ) -> dict[str, Any]:
     """Medians over rounds for each server, and ours over each other's, round by round."""
     ours = found[OURS]
@@ -118,10 +145,36 @@ def comparison_report(
         "max_concurrency": plan.max_concurrency,
         "seed": plan.seed,
     }
-    return {"servers": servers, **described, **settings, "machine": machine_facts()}
+    return {
+        "servers": servers,
+        "model": model,
+        **described,
+        **asdict(setup),
+        "machine": machine_facts(),
+    }
 
 
 _FIGURES = ("output_tokens_per_s", "ttft_ms.median", "itl_ms.median", "itl_ms.p99", "tpot_ms.p99")
+
+
+def _require_measured(name: str, figures: dict[str, Any]) -> None:
+    """That a ratio can be taken of every figure, and that it is of the whole workload."""
+    if figures["failed"]:
+        reason, count = next(iter(figures["failed"].items()))
+        raise MeasurementError(
+            f"{name} served {figures['completed']} of {figures['requests']} requests, so that "
+            f"what it did was less than was asked; {count} failed: {reason}"
+        )
+    for key in _FIGURES:
+        try:
+            value = _figure(figures, key)
+        except TypeError:  # None: nothing of this kind was seen
+            value = 0.0
+        if value <= 0:
+            raise MeasurementError(
+                f"{name} gave nothing from which {key} could be had, so that there is no ratio: "
+                f"ask for longer answers"
+            )
 
 
 def _figure(run: dict[str, Any], key: str) -> float:

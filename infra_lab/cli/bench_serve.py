@@ -125,7 +125,7 @@ def serve(
     if are_all_at_once and burstiness is not None:
         raise UsageError("--burstiness is for arrivals with gaps between them: give a --rate, too")
     if prompts is not None:
-        unused = {"--prompt-len": prompt_len, "--output-len": output_len}
+        unused: dict[str, object] = {"--prompt-len": prompt_len, "--output-len": output_len}
         if are_all_at_once:
             unused["--seed"] = seed
         for option, value in unused.items():

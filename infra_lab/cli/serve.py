@@ -107,6 +107,9 @@ def serve(
     ] = None,
     max_num_seqs: MaxNumSeqs = None,
     max_num_batched_tokens: MaxNumBatchedTokens = None,
+    max_model_len: Annotated[
+        int | None, count_option("Most tokens of prompt and answer; default: the model's context.")
+    ] = None,
     block_size: BlockSize = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -154,6 +157,7 @@ def serve(
     sizes = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
+        "max_model_len": max_model_len,
         "block_size": block_size,
     }
     sock = listen(host, port)

@@ -40,6 +40,7 @@ def test_a_port_in_use_is_one_line_before_any_model_is_loaded(run_command: Run) 
         (("--lora", "adapter"), "--lora takes NAME=DIR"),
         (("--lora", "smollm2-135m=x"), "is taken"),
         (("--max-queue", "-1"), "at least 0"),
+        (("--max-model-len", "0"), "at least 1"),
         (("--request-timeout", "0"), "request_timeout_s"),
         (("--api-key-file", "/nonexistent"), "cannot be read"),
         (("--host", "no.such.host.invalid"), "no address is known"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,24 @@ from infra_lab.bench import serving_peers
 from infra_lab.bench.child import ChildFailedError
 from infra_lab.bench.peers import OURS
 from infra_lab.bench.server_process import serving
-from infra_lab.bench.serving_peers import ServerContender, compare_servers, comparison_report
+from infra_lab.bench.serving_peers import (
+    MeasurementError,
+    ServerContender,
+    ServerSetup,
+    compare_servers,
+    comparison_report,
+    own_server,
+    vllm_server,
+)
 from infra_lab.bench.serving_plan import ServingPlan
+from infra_lab.bench.serving_report import run_figures
 from infra_lab.bench.serving_tables import comparison_table
+from tests.bench.scripted_endpoint import answer, scripted
 from tests.server.running import MODEL, RunningServer, running
 from tests.server.tiny_model import load_tiny
 
 Run = Callable[..., Any]
+SETUP = ServerSetup("float32", 3, 1024, 64, threads=1, kv_cache_mb=2)
 SHORT = ["--prompt-len", "8:40", "--output-len", "4:12"]
 
 
@@ -230,7 +244,9 @@ def test_servers_are_compared_in_turn_on_the_same_requests(
     started: list[str] = []
 
     @contextmanager
-    def there(command: tuple[str, ...], timeout_s: float) -> Iterator[str]:
+    def there(
+        command: tuple[str, ...], timeout_s: float, environment: dict[str, str]
+    ) -> Iterator[str]:
         started.append(command[0])
         yield f"{tiny_server.url}/v1"
 
@@ -248,7 +264,9 @@ def test_servers_are_compared_in_turn_on_the_same_requests(
         for name in ("prompt_tokens", "output_tokens"):
             assert ours[name] == theirs[name]
     assert found[OURS][0]["prompt_tokens"] != found[OURS][1]["prompt_tokens"]
-    report = comparison_report(plan, found, {"model": MODEL, "dtype": "float32"})
+    report = comparison_report(plan, found, MODEL, SETUP)
+    assert report["model"] == MODEL
+    assert {name: report[name] for name in asdict(SETUP)} == asdict(SETUP)
     speeds = [[run["output_tokens_per_s"] for run in found[name]] for name in (OURS, "vllm")]
     ratios = [mine / its for mine, its in zip(*speeds, strict=True)]
     servers = report["servers"]
@@ -259,3 +277,96 @@ def test_servers_are_compared_in_turn_on_the_same_requests(
     table = comparison_table(report)
     assert list(table.columns[0].cells) == [OURS, "vllm", "ours over vllm"]
     assert len(table.columns) == 6
+
+
+@contextmanager
+def always(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever server is started, there is one at `url`."""
+
+    @contextmanager
+    def there(*given: object) -> Iterator[str]:
+        yield url
+
+    with monkeypatch.context() as patch:
+        patch.setattr(serving_peers, "serving", there)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt_len": "5000"}, "vllm served 0 of 4 requests.* 4 failed: HTTP 400"),
+        ({"output_len": "1"}, "vllm gave nothing from which itl_ms.median could be had"),
+    ],
+)
+def test_a_round_that_cannot_be_compared_is_named_and_ends_the_comparison(
+    tiny_server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+    message: str,
+) -> None:
+    lengths = {"prompt_len": "8", "output_len": "8"} | changes
+    plan = ServingPlan(num_requests=4, max_concurrency=2, **lengths)
+    with (
+        always(f"{tiny_server.url}/v1", monkeypatch),
+        pytest.raises(MeasurementError, match=message),
+    ):
+        compare_servers([ServerContender("vllm", ("vllm",), MODEL)], plan, 1)
+
+
+def test_answers_without_tokens_are_named_and_end_the_comparison() -> None:
+    async def run() -> dict[str, Any]:
+        scripts = [answer(prompt_tokens=16), answer(prompt_tokens=144), answer(num_tokens=0)]
+        async with scripted(*scripts) as server:
+            plan = ServingPlan(num_requests=2, max_concurrency=1)
+            (found,) = await plan.run(server.url, "m")
+            return run_figures(found, plan.arrivals[0], None)
+
+    figures = asyncio.run(run())
+    assert figures["failed"] == {}
+    with pytest.raises(MeasurementError, match="vllm gave nothing from which"):
+        serving_peers._require_measured("vllm", figures)
+
+
+def test_both_servers_are_set_up_alike() -> None:
+    ours, theirs = own_server(Path("folder"), SETUP), vllm_server("python", Path("folder"), SETUP)
+    for command in (ours.command, theirs.command):
+        options = dict(pairwise(command))
+        assert options["--dtype"] == "float32"
+        assert options["--max-num-seqs"] == "3"
+        assert options["--max-model-len"] == "1024"
+        assert options["--max-num-batched-tokens"] == "64"
+    assert dict(pairwise(ours.command))["--kv-cache-mb"] == "2"
+    assert dict(pairwise(theirs.command))["--kv-cache-memory-bytes"] == "2000000"
+    assert ours.environment == {"OMP_NUM_THREADS": "1"}
+    assert theirs.command[2:4] == ("folder", "1")
+
+
+def test_our_server_takes_its_part_as_it_is_set_up(tiny_folder: Path) -> None:
+    plan = ServingPlan(num_requests=4, prompt_len="8", output_len="8", max_concurrency=2)
+    found = compare_servers([own_server(tiny_folder, SETUP)], plan, 1)
+    (figures,) = found[OURS]
+    assert (figures["completed"], figures["output_tokens"]) == (4, 32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output-len", "2:9"], "--output-len must be at least 3, not 2"),
+        (["--output-len", "1"], "--output-len must be at least 3, not 1"),
+        (["--max-concurrency", "65", "--max-num-batched-tokens", "64"], "must be at least --max-"),
+        (["--max-model-len", "2000"], "--max-model-len 2000 is more than the model's context"),
+        (["--threads", "9999"], "--threads must be at most"),
+        (["--dtype", "auto"], "name one"),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_refused_before_it_begins(
+    tiny_folder: Path, run_command: Run, arguments: list[str], message: str
+) -> None:
+    result = run_command(
+        "bench", "serve-peers", "--python", "none", "--model", str(tiny_folder),
+        "--max-model-len", "512", *arguments,
+    )  # fmt: skip
+    assert result.status == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
