@@ -52,9 +52,9 @@ def test_a_fork_copies_one_block_and_a_hit_takes_the_blocks_that_are_there() -> 
     assert frames[-1]["tables"][0]["blocks"][:2] == tables["A"][:2]
 
 
-@pytest.mark.parametrize("is_static", [True, False])
-def test_every_request_gets_its_tokens_and_no_slot_two_requests(is_static: bool) -> None:
-    steps = batches.run(is_static)
+@pytest.mark.parametrize("policy", ["static", "fcfs"])
+def test_every_request_gets_its_tokens_and_no_slot_two_requests(policy: str) -> None:
+    steps = batches.run(policy)
     for number, length in enumerate(batches.OUTPUT_LENGTHS):
         assert sum(cell["request"] == number for step in steps for cell in step) == length
     for step in steps:
@@ -65,7 +65,7 @@ def test_every_request_gets_its_tokens_and_no_slot_two_requests(is_static: bool)
 def test_a_static_batch_begins_when_the_one_before_it_is_done() -> None:
     first_of_second = next(
         number
-        for number, step in enumerate(batches.run(is_static=True))
+        for number, step in enumerate(batches.run("static"))
         if any(cell["request"] >= batches.SLOTS for cell in step)
     )
     assert first_of_second == max(batches.OUTPUT_LENGTHS[: batches.SLOTS])

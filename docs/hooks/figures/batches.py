@@ -1,16 +1,13 @@
-"""One scheduler fed in two ways: wait for the whole batch (static), or refill at every step."""
+"""Two policies of the engine's scheduler: the whole batch waits (static), or each step refills."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from infra_lab.cache.kv_cache_manager import KVCacheManager
 from infra_lab.calculators.scheduling import continuous_batches, static_batches
 from infra_lab.config import EngineConfig
-from infra_lab.engine.request import Request
-from infra_lab.engine.scheduler import Scheduler
-from infra_lab.sampling_params import SamplingParams
-from infra_lab.step import ModelOutput, SchedulerOutput
+from infra_lab.engine.simulation import TracedRequest, simulate
+from infra_lab.step import SchedulerOutput
 
 OUTPUT_LENGTHS = (3, 9, 2, 5, 7, 2, 4, 6)
 SLOTS = 4
@@ -19,65 +16,63 @@ PROMPT_TOKENS = 4
 Cell = dict[str, Any]
 
 
+class CellRecorder:
+    """A cost model by which a step takes a second. `steps` keeps what each held: a request's number, its slot, and
+    whether the step read its prompt."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Cell]] = []
+        self._slots: dict[int, int] = {}
+
+    def seconds(self, step: SchedulerOutput) -> float:
+        numbers = [int(item.request_id) for item in step.scheduled]
+        # Every running request is in each step: whoever is not has finished, and its slot is free.
+        self._slots = {key: slot for key, slot in self._slots.items() if key in numbers}
+        for number in numbers:
+            if number not in self._slots:
+                self._slots[number] = min(set(range(SLOTS)) - set(self._slots.values()))
+        self.steps.append(
+            [
+                {
+                    "request": int(item.request_id),
+                    "slot": self._slots[int(item.request_id)],
+                    "prompt": item.num_computed_tokens < PROMPT_TOKENS,
+                }
+                for item in step.scheduled
+            ]
+        )
+        return 1.0
+
+
 def figure() -> dict[str, Any]:
-    static, continuous = run(is_static=True), run(is_static=False)
+    static, continuous = run("static"), run("fcfs")
     steps = max(len(static), len(continuous))
     frames = [_frame(number, static, continuous) for number in range(steps)]
     frames.append(_last(static, continuous))
     return {
         "kind": "batch-over-time",
         "slots": SLOTS,
-        "lengths": list(OUTPUT_LENGTHS),
         "static": static,
         "continuous": continuous,
         "frames": frames,
     }
 
 
-def run(is_static: bool) -> list[list[Cell]]:
-    """What each step of the engine's scheduler held: a request's number, its slot, and whether
-    the step read its prompt."""
-    scheduler = Scheduler(
-        EngineConfig(max_num_seqs=SLOTS, max_num_batched_tokens=SLOTS * PROMPT_TOKENS),
-        KVCacheManager(num_blocks=65, block_size=4, enable_prefix_caching=False),
-        max_model_len=64,
+def run(scheduling_policy: str) -> list[list[Cell]]:
+    """What each step held, of requests that all arrive at the start."""
+    config = EngineConfig(
+        max_num_seqs=SLOTS,
+        max_num_batched_tokens=SLOTS * PROMPT_TOKENS,
+        num_blocks=64,
+        block_size=4,
+        enable_prefix_caching=False,
+        scheduling_policy=scheduling_policy,
     )
-    waiting = list(range(len(OUTPUT_LENGTHS)))
-    slots: dict[int, int] = {}
-    steps: list[list[Cell]] = []
-    while waiting or scheduler.has_unfinished_requests:
-        if waiting and (not is_static or not scheduler.has_unfinished_requests):
-            group = waiting[:SLOTS] if is_static else waiting
-            waiting = waiting[len(group) :]
-            for number in group:
-                scheduler.add_request(_request(number))
-        output = scheduler.schedule()
-        steps.append(_cells(output, slots))
-        scheduler.update_from_output(output, _sampled(output))
-        running = {int(request.request_id) for request in scheduler.running}
-        slots = {number: slot for number, slot in slots.items() if number in running}
-    return steps
-
-
-def _request(number: int) -> Request:
-    params = SamplingParams(max_tokens=OUTPUT_LENGTHS[number], ignore_eos=True)
-    prompt = [number * 100 + place for place in range(PROMPT_TOKENS)]
-    return Request(str(number), prompt, params)
-
-
-def _cells(output: SchedulerOutput, slots: dict[int, int]) -> list[Cell]:
-    cells = []
-    for item in output.scheduled:
-        number = int(item.request_id)
-        if number not in slots:
-            slots[number] = min(set(range(SLOTS)) - set(slots.values()))
-        is_prompt = item.num_computed_tokens < PROMPT_TOKENS
-        cells.append({"request": number, "slot": slots[number], "prompt": is_prompt})
-    return cells
-
-
-def _sampled(output: SchedulerOutput) -> ModelOutput:
-    return ModelOutput({item.request_id: [1] for item in output.scheduled if item.samples})
+    recorder = CellRecorder()
+    simulate(
+        [TracedRequest(0.0, PROMPT_TOKENS, length) for length in OUTPUT_LENGTHS], config, recorder
+    )
+    return recorder.steps
 
 
 def _frame(number: int, static: list[list[Cell]], continuous: list[list[Cell]]) -> dict[str, Any]:
