@@ -222,9 +222,23 @@ def test_the_calculator_computes_what_the_calculators_do(
     page.locator("#calculator-prompt").fill("999999")
     assert page.locator("#calculator-prompt").get_attribute("aria-invalid") == "true"
     assert page.locator("#calculator-prompt-fault").inner_text()
+    assert page.locator(".calculator__output").inner_text() == ""  # no result of other inputs
+    assert page.evaluate("document.querySelector('[data-calculator]').result") is None
     page.locator(".calculator__form button").click()
     assert page.locator("#calculator-model").input_value() == "llama-3-8b"
     assert page.locator(".roofline circle").count() == 2
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("name", ["model", "device", "weights", "cache", "operands", "toString"])
+def test_an_address_that_names_nothing_gives_the_default(
+    site: str, visit: Visitor, name: str
+) -> None:
+    """Every object has a `constructor`; no table of models does."""
+    opened = settled(visit(f"{site}calculator/#{name}=constructor"))
+    opened.page.locator(".calculator__output h3").first.wait_for()
+    assert opened.page.locator("#calculator-model").input_value() == "llama-3-8b"
+    assert opened.page.locator("#calculator-operands").input_value() == "bf16"
     assert opened.complaints == []
 
 

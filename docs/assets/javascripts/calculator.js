@@ -142,7 +142,7 @@ export function faults(tables, input) {
   if (!found.prompt && !found.output && input.prompt + input.output > model.max_context) {
     found.prompt = "context";
   }
-  if (!(input.operands in tables.devices[input.device].peak_flops_per_s)) {
+  if (!Object.hasOwn(tables.devices[input.device].peak_flops_per_s, input.operands)) {
     found.operands = "operands";
   }
   return found;

@@ -16,7 +16,7 @@ async function start(root) {
   const texts = TEXTS[root.dataset.language] ?? TEXTS.en;
   const tables = await (await fetch(root.dataset.calculator)).json();
   const defaults = { ...DEFAULTS, utilization: tables.default_utilization };
-  if (!(defaults.model in tables.models)) defaults.model = Object.keys(tables.models)[0];
+  if (!Object.hasOwn(tables.models, defaults.model)) defaults.model = Object.keys(tables.models)[0];
   const input = { ...defaults, ...fromAddress(defaults, tables) };
   const form = html("form", { class: "calculator__form" });
   const output = html("div", { class: "calculator__output", "aria-live": "polite" });
@@ -46,11 +46,10 @@ async function start(root) {
       message.textContent = name in wrong ? texts.fault[wrong[name]] : "";
     }
     toAddress(input, defaults);
-    if (Object.keys(wrong).length === 0) {
-      const result = compute(tables, input);
-      output.replaceChildren(...report(result, input, tables, texts));
-      root.result = result; // for those who want all digits: document.querySelector(...).result
-    }
+    const result = Object.keys(wrong).length === 0 ? compute(tables, input) : null;
+    // Of wrong inputs there is no result, and that of the inputs before is not theirs.
+    output.replaceChildren(...(result ? report(result, input, tables, texts) : []));
+    root.result = result; // for those who want all digits: document.querySelector(...).result
   }
   update();
 }
@@ -82,8 +81,12 @@ function options(name, tables) {
     const any = Object.values(tables.models)[0];
     return Object.keys(any.cache_bits_per_element).map((key) => [key, key]);
   }
-  const kinds = new Set(Object.values(tables.devices).flatMap((one) => Object.keys(one.peak_flops_per_s)));
-  return [...kinds].map((key) => [key, key]);
+  return Object.keys(operandKinds(tables)).map((key) => [key, key]);
+}
+
+// Of every GPU's peaks: a type that this GPU lacks is a fault that the page names.
+function operandKinds(tables) {
+  return Object.assign({}, ...Object.values(tables.devices).map((one) => one.peak_flops_per_s));
 }
 
 function report(result, input, tables, texts) {
@@ -178,12 +181,12 @@ function fromAddress(defaults, tables) {
   const given = {};
   const known = {
     model: tables.models, device: tables.devices, weights: tables.weight_formats,
-    cache: Object.values(tables.models)[0].cache_bits_per_element,
+    cache: Object.values(tables.models)[0].cache_bits_per_element, operands: operandKinds(tables),
   };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (!(name in defaults)) continue;
+    if (!Object.hasOwn(defaults, name)) continue;
     if (CHOICES.includes(name)) {
-      if (!known[name] || value in known[name]) given[name] = value;
+      if (Object.hasOwn(known[name], value)) given[name] = value;
     } else if (value !== "" && Number.isFinite(Number(value))) given[name] = Number(value);
   }
   return given;
