@@ -2,7 +2,7 @@
 // so that a result can be sent to somebody.
 
 import { compute, faults } from "./calculator.js";
-import { TEXTS } from "./calculator_texts.js";
+import { texts as textsIn } from "./calculator_texts.js";
 import { rooflinePlot } from "./roofline.js";
 import { bytes, count, digits, flops, html, seconds } from "./svg.js";
 
@@ -13,7 +13,7 @@ const DEFAULTS = {
 const CHOICES = ["model", "device", "weights", "cache", "operands"];
 
 async function start(root) {
-  const texts = TEXTS[root.dataset.language] ?? TEXTS.en;
+  const texts = textsIn(root.dataset.language);
   const tables = await (await fetch(root.dataset.calculator)).json();
   const defaults = { ...DEFAULTS, utilization: tables.default_utilization };
   if (!Object.hasOwn(tables.models, defaults.model)) defaults.model = Object.keys(tables.models)[0];
