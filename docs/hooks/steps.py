@@ -1,4 +1,5 @@
-"""`<!-- steps name -->`: a figure to step through, whose data comes from the engine itself."""
+"""`<!-- steps name -->`: a figure to step through; `figures` makes its data, with the engine's own
+parts or, for tiles and bubbles, from the arithmetic."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 import { html } from "./svg.js";
 
 const WORDS = {
-  en: { static: "Static batching", continuous: "Continuous batching", slot: "Slot", prompt: "prompt" },
-  zh: { static: "静态批处理", continuous: "连续批处理", slot: "槽位", prompt: "prompt" },
+  en: { static: "Static batching", continuous: "Continuous batching" },
+  zh: { static: "静态批处理", continuous: "连续批处理" },
 };
 
 export function drawBatches(data, current, language) {

@@ -3,14 +3,15 @@
 import { html } from "./svg.js";
 
 const WORDS = {
-  en: { pool: "Block pool", table: "Block table of", tokens: "tokens", cached: "cached", free: "free", refs: "refs" },
-  zh: { pool: "Block 池", table: "块表：", tokens: "个 token", cached: "缓存", free: "空闲", refs: "引用" },
+  en: { pool: "Block pool", table: "Block table of", tokens: "tokens", cached: "cached", free: "free", refs: "refs", from: "copy of" },
+  zh: { pool: "Block 池", table: "块表：", tokens: "个 token", cached: "缓存", free: "空闲", refs: "引用", from: "复制自" },
 };
 
 export function drawBlockTables(data, current, language) {
   const words = WORDS[language];
   const frame = data.frames[current];
   const before = current ? data.frames[current - 1] : null;
+  const [source, target] = frame.copy ?? [];
   const holders = (id) => frame.tables.filter((table) => table.blocks.includes(id)).map((table) => table.name);
   const pool = html("div", { class: "pool" });
   for (const block of frame.blocks) {
@@ -22,11 +23,14 @@ export function drawBlockTables(data, current, language) {
     for (let index = 0; index < data.block_size; index++) {
       slots.append(html("span", { class: index < block.filled ? "slot slot--filled" : "slot" }));
     }
-    const note = own.length ? `${own.join(", ")} · ${words.refs} ${block.refs}` : words[state] ?? "";
+    const note = own.length ? `${own.join(", ")} · ${words.refs} ${block.refs}` : words[state];
+    const notes = html("span", { class: "block__note" }, note);
+    const isCopy = block.id === target;
+    if (isCopy) notes.append(html("span", { class: "block__copy" }, `${words.from} ${source}`));
     pool.append(html(
       "div",
-      { class: `block block--${state}${changed ? " block--changed" : ""}` },
-      html("span", { class: "block__id" }, String(block.id)), slots, html("span", { class: "block__note" }, note),
+      { class: `block block--${state}${changed ? " block--changed" : ""}${isCopy ? " block--copy" : ""}` },
+      html("span", { class: "block__id" }, String(block.id)), slots, notes,
     ));
   }
   const root = html("div", {}, html("p", { class: "steps__label" }, words.pool), pool);

@@ -3,8 +3,8 @@
 import { html } from "./svg.js";
 
 const WORDS = {
-  en: { factor: "factor", acc: "acc", m: "m", l: "l", o: "O", query: "query" },
-  zh: { factor: "修正系数", acc: "acc", m: "m", l: "l", o: "O", query: "query" },
+  en: { factor: "factor", acc: "acc", m: "m", l: "l", o: "O" },
+  zh: { factor: "修正系数", acc: "acc", m: "m", l: "l", o: "O" },
 };
 
 export function drawFlashTiles(data, current, language) {

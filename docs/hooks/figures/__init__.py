@@ -1,4 +1,9 @@
-"""Figures to step through. Each module makes one figure's data with the engine's own parts."""
+"""Figures to step through, one module's data each.
+
+Block tables, batches and the prefix chain are runs of the engine's own scheduler, block pool and
+cache. Tiles and bubbles are arithmetic: the recurrence of the online softmax, and the timetable of
+a pipeline, which the calculator's share of bubbles must match; no kernel and no stage runs here.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from docs.hooks.figures import batches, block_tables, flash_tiles, pipeline, prefix_chain
-
-Text = dict[str, str]
 
 FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
     "block-tables": block_tables.figure,

@@ -17,8 +17,8 @@ Cell = dict[str, Any]
 
 
 class CellRecorder:
-    """A cost model by which a step takes a second. `steps` keeps what each held: a request's number, its slot, and
-    whether the step read its prompt."""
+    """A cost model by which a step takes a second. `steps` keeps what each held: a request's
+    number, its slot, and whether the step read its prompt."""
 
     def __init__(self) -> None:
         self.steps: list[list[Cell]] = []

@@ -41,5 +41,4 @@ def _frame(number: int) -> dict[str, Any]:
             f"(p − 1) / (m + p − 1) = {share:.1%}。全批需要 {ticks} 拍。",
         },
         "plan": plan,
-        "share": share,
     }

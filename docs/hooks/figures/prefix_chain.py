@@ -128,4 +128,4 @@ def figure() -> dict[str, Any]:
         PROMPTS["D"],
         last["hit"],
     )
-    return {"kind": "prefix-radix", "block_size": BLOCK_SIZE, "frames": cache.frames}
+    return {"kind": "prefix-radix", "frames": cache.frames}
