@@ -64,9 +64,15 @@ lint: $(STAMP)  ## ruff, its formatter in check mode, and mypy
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 MKDOCS_FILE := $(if $(filter zh,$(LANGUAGE)),mkdocs.zh.yml,mkdocs.yml)
 
+# With --quiet a warning is not logged, and --strict counts none: what is no news is cut out here,
+# and the exit status of the build kept.
+NO_NEWS := ^INFO|^Building prefix dict|^Loading model|^Prefix dict|^$$
+
 docs: docs-check  ## build the site in both languages into site/
-	@$(MKDOCS) build --quiet --config-file mkdocs.yml
-	@$(MKDOCS) build --quiet --config-file mkdocs.zh.yml
+	@for config in mkdocs.yml mkdocs.zh.yml; do \
+		{ $(MKDOCS) build --strict --config-file $$config 2>&1; echo "status $$?"; } \
+		| awk '/^status [0-9]+$$/ { status = $$2; next } !/$(NO_NEWS)/ { print } \
+			END { exit status }' || exit; done
 	@echo "to read it: $(BIN)/python -m http.server --directory site 8000"
 
 docs-serve: $(STAMP)  ## serve the site and rebuild as pages change (LANGUAGE=zh: the Chinese one)
@@ -95,6 +101,6 @@ lock:  ## resolve requirements.in into requirements.lock
 	@rm requirements.lock.new
 	@mv requirements.lock.newer requirements.lock
 
-clean:  ## remove .venv and what tools leave behind (models in the user's cache stay)
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove .venv, site/ and what tools leave behind (models in the user's cache stay)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,7 +18,7 @@ class NotRecordedError(MarkerError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """`is_gap`: something is still to be recorded; a build goes on unless it is a strict one."""
+    """`is_gap`: something is still to be recorded; a build goes on unless it is CI's."""
 
     path: Path
     line: int
