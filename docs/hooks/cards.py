@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from html import escape
 
 from infra_lab.claims.check import Outcome
-from infra_lab.claims.claim import POSTS, Claim, Numbers, Value
+from infra_lab.claims.claim import (
+    EVIDENCE_NAMES,
+    POSTS,
+    VERDICT_NAMES,
+    Claim,
+    Numbers,
+    Value,
+    number_text,
+)
 from infra_lab.claims.texts import Language
 
-VERDICTS = {
-    "right": ("right", "正确"),
-    "wrong": ("wrong", "错误"),
-    "conditions": ("needs conditions", "有条件"),
-    "unverifiable": ("cannot be checked", "无法核实"),
-}
-EVIDENCE = {
-    "calculated": ("calculated", "计算"),
-    "experiment": ("experiment", "实验"),
-    "cited": ("cited", "引用"),
-    "unverified": ("unverified", "未核实"),
-}
+DIGITS = 4  # of a number on a card
 _UNITS_ZH = {
     "times": "倍",
     "share": "占比",
@@ -57,7 +54,7 @@ def pick(texts: tuple[str, str], language: Language) -> str:
 def claim_card(outcome: Outcome, language: Language, up: str = "") -> list[str]:
     """Lines of HTML. `up` leads to the site's root."""
     claim = outcome.claim
-    verdict = pick(VERDICTS[claim.verdict], language)
+    verdict = VERDICT_NAMES[claim.verdict][language]
     posts = "; ".join(POSTS[post] for post in claim.says)
     lines = [
         f'<div class="claim claim--{claim.verdict}" id="claim-{claim.id.lower()}">',
@@ -72,20 +69,6 @@ def claim_card(outcome: Outcome, language: Language, up: str = "") -> list[str]:
         lines += _table(claim.values, outcome.numbers, language)
     lines += [f'<p class="claim__foot">{_foot(claim, language, up)}</p>', "</div>"]
     return lines
-
-
-def number_of(value: float) -> str:
-    """Whole numbers whole, others to four digits."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
-
-
-def published_of(value: Value, language: Language) -> str:
-    """One number, or the two ends of a range."""
-    if value.published is None:
-        return ""
-    low, high = value.published
-    joint = " 到 " if language == "zh" else " to "
-    return number_of(low) if low == high else number_of(low) + joint + number_of(high)
 
 
 def unit_of(value: Value, language: Language) -> str:
@@ -104,8 +87,8 @@ def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> lis
         mark = "holds" if value.holds else "differs"
         lines.append(
             f'<tr class="claim__{mark}"><td><code>{value.name}</code></td>'
-            f"<td>{published_of(value, language)}</td>"
-            f"<td>{'' if computed is None else number_of(computed)}</td>"
+            f"<td>{value.published_text(language, DIGITS)}</td>"
+            f"<td>{'' if computed is None else number_text(computed, DIGITS)}</td>"
             f"<td>{escape(unit_of(value, language))}</td></tr>"
         )
     lines.append("</tbody></table>")
@@ -114,7 +97,7 @@ def _table(values: Sequence[Value], numbers: Numbers, language: Language) -> lis
 
 def _foot(claim: Claim, language: Language, up: str) -> str:
     source = f"{pick(('Source', '来源'), language)}: {_prose(claim.source)}"
-    evidence = f"{pick(('Evidence', '依据'), language)}: {pick(EVIDENCE[claim.evidence], language)}"
+    evidence = f"{pick(('Evidence', '依据'), language)}: {EVIDENCE_NAMES[claim.evidence][language]}"
     parts = [source, evidence, f"<code>infra-lab claims show {claim.id}</code>"]
     if claim.experiment:
         command = f"<code>infra-lab claims run {claim.experiment}</code>"

@@ -7,6 +7,7 @@ from typing import Any
 
 from docs.hooks.facts import Facts
 from docs.hooks.faults import Fault, MarkerError
+from docs.hooks.generated.questions import LEVELS
 from docs.hooks.interview import follow_ups
 from docs.hooks.markers import markers_of
 from docs.hooks.page import Page
@@ -37,7 +38,6 @@ HEADINGS: dict[Language, tuple[str, ...]] = {
         "来源",
     ),
 }
-LEVELS = ("core", "senior", "staff")
 KEY_POINTS = (5, 8)
 FOLLOW_UPS = (6, 10)
 KEYS = (

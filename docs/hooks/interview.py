@@ -5,13 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.faults import MarkerError
 from docs.hooks.numbers import expand_numbers
 from docs.hooks.page import Page
-
-LEVELS = {"easy": ("easy", "简单"), "medium": ("medium", "中等"), "hard": ("hard", "困难")}
+from infra_lab.practice.problem import LEVEL_NAMES
 
 
 def follow_up_lines(page: Page, facts: Facts) -> list[str]:
@@ -44,7 +42,7 @@ def problem_lines(page: Page, facts: Facts, up: str) -> list[str]:
     lines = ['<div class="problems">']
     for slug in page.texts("problems"):
         problem = facts.problem(slug)
-        level = pick(LEVELS[problem.level], page.language)
+        level = LEVEL_NAMES[problem.level][page.language]
         lines.append(
             f'<a class="problems__card" href="{up}problems/{slug}/">'
             f"<strong>{escape(problem.title[page.language])}</strong> "

@@ -7,9 +7,9 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.generated.kernels import kernel_pages
-from docs.hooks.generated.problems import TRACKS
 from docs.hooks.generated.questions import questions
 from infra_lab.claims.texts import Language
+from infra_lab.practice.problem import TRACK_NAMES
 
 Nav = list[Any]
 
@@ -61,11 +61,11 @@ def _questions(facts: Facts, language: Language) -> Nav:
 def _problems(facts: Facts, language: Language) -> Nav:
     return [
         {
-            pick(names, language): [
+            names[language]: [
                 {one.title[language]: f"problems/{one.slug}.md"}
                 for one in facts.problems.values()
                 if one.track == track
             ]
         }
-        for track, names in TRACKS.items()
+        for track, names in TRACK_NAMES.items()
     ]

@@ -19,7 +19,7 @@ from typing import Any
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import Fault, MarkerError, NotRecordedError
 from docs.hooks.page import Line, Page
-from infra_lab.claims.texts import Language
+from infra_lab.claims.texts import TO, Language
 from infra_lab.errors import UsageError
 
 EXPANDED_LANGUAGES = ("mermaid",)
@@ -139,7 +139,7 @@ def _claim_number(head: str, path: str, spec: str, facts: Facts, language: Langu
         if published is None:
             raise MarkerError(f"{head} has no published {name!r}{_have(values)}")
         low, high = (_formatted(end, spec, path) for end in published)
-        return low if low == high else f"{low}{_to(language)}{high}"
+        return low if low == high else f"{low}{TO[language]}{high}"
     if first or name not in outcome.numbers:
         raise MarkerError(f"{head} has no number {path!r}{_have(outcome.numbers)}")
     return _formatted(outcome.numbers[name], spec, path)
@@ -147,10 +147,6 @@ def _claim_number(head: str, path: str, spec: str, facts: Facts, language: Langu
 
 def _have(names: Any) -> str:
     return f": it has {', '.join(names)}" if names else ": it has none"
-
-
-def _to(language: Language) -> str:
-    return " 到 " if language == "zh" else " to "
 
 
 def _follow(start: Any, path: str, what: str) -> Any:

@@ -15,10 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from docs.hooks.cards import number_of, pick
+from docs.hooks.cards import DIGITS, pick
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import MarkerError, NotRecordedError
-from infra_lab.claims.claim import EXPERIMENTS
+from infra_lab.claims.claim import EXPERIMENTS, number_text
 from infra_lab.claims.texts import Language
 from infra_lab.figures import INK
 
@@ -104,7 +104,7 @@ def texts_of(value: Any, language: Language) -> str:
     """A text, or the one of a pair {en, zh}."""
     if isinstance(value, Mapping) and set(value) >= {"en", "zh"}:
         return str(value[language])
-    return number_of(value) if isinstance(value, float) else str(value)
+    return number_text(value, DIGITS) if isinstance(value, float) else str(value)
 
 
 def _table_lines(table: Mapping[str, Any], language: Language) -> list[str]:

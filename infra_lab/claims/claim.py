@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from infra_lab.claims.texts import Language, Text
+from infra_lab.claims.texts import TO, Language, Text, text
 
 Verdict = Literal["right", "wrong", "conditions", "unverifiable"]
 Evidence = Literal["calculated", "experiment", "cited", "unverified"]
@@ -20,6 +20,19 @@ Numbers = dict[str, float]
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+
+VERDICT_NAMES: Mapping[Verdict, Text] = {
+    "right": text("right", "正确"),
+    "wrong": text("wrong", "错误"),
+    "conditions": text("needs conditions", "有条件"),
+    "unverifiable": text("cannot be checked", "无法核实"),
+}
+EVIDENCE_NAMES: Mapping[Evidence, Text] = {
+    "calculated": text("calculated", "计算"),
+    "experiment": text("experiment", "实验"),
+    "cited": text("cited", "引用"),
+    "unverified": text("unverified", "未核实"),
+}
 
 POSTS: Mapping[str, str] = {
     "S0": "字节跳动 AI Infra (1)",
@@ -52,6 +65,11 @@ EXPERIMENTS = (
 """The experiments that claims about behaviour rest on: the one list of their names."""
 
 
+def number_text(number: float, digits: int) -> str:
+    """Whole numbers whole, others to so many significant digits."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.{digits}g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A number of a claim. `published` is one number or the two ends of a range, in `unit`."""
@@ -62,6 +80,13 @@ class Value:
     worked: float | None
     tolerance: float  # relative: how much of the number may be rounding
     holds: bool
+
+    def published_text(self, language: Language, digits: int) -> str:
+        """One number, or the two ends of a range; empty where none is published."""
+        if self.published is None:
+            return ""
+        low, high = (number_text(end, digits) for end in self.published)
+        return low if low == high else low + TO[language] + high
 
     def agrees(self, computed: float) -> bool:
         """Whether the computed value is the published one, but for rounding."""

@@ -18,6 +18,10 @@ def text(en: str, zh: str) -> Text:
     return {"en": en, "zh": zh}
 
 
+TO = text(" to ", " 到 ")
+"""Between the two ends of a range."""
+
+
 def english(en: str, zh: str) -> str:
     """The `Say` of who names no language."""
     return en

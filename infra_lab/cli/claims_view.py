@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from infra_lab.claims.check import Outcome
-from infra_lab.claims.claim import POSTS, Claim, Value
+from infra_lab.claims.claim import (
+    EVIDENCE_NAMES,
+    POSTS,
+    VERDICT_NAMES,
+    Claim,
+    Evidence,
+    Value,
+    Verdict,
+    number_text,
+)
 from infra_lab.claims.ledger import Ledger
 from infra_lab.claims.texts import Language
 from infra_lab.cli.terminal import counted, make_console, print_table
@@ -17,24 +26,13 @@ from infra_lab.practice.language import Say, speaker
 if TYPE_CHECKING:
     from rich.text import Text
 
-VERDICT_STYLES = {
+VERDICT_STYLES: dict[Verdict, str] = {
     "right": "green",
     "wrong": "bold red",
     "conditions": "yellow",
     "unverifiable": "dim",
 }
-_VERDICTS_ZH = {
-    "right": "正确",
-    "wrong": "错误",
-    "conditions": "有条件",
-    "unverifiable": "无法核实",
-}
-_EVIDENCE_ZH = {
-    "calculated": "计算",
-    "experiment": "实验",
-    "cited": "引用",
-    "unverified": "未核实",
-}
+DIGITS = 6  # of a number in a table
 
 
 def as_dict(outcome: Outcome) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def print_list(ledger: Ledger, claims: Sequence[Claim], language: str) -> None:
         print_table(table)
         typer.echo()
     counts = ", ".join(
-        f"{number} {say(name, _VERDICTS_ZH[name])}"
+        f"{number} {verdict_name(name, say)}"
         for name in VERDICT_STYLES
         if (number := sum(one.verdict == name for one in claims))
     )
@@ -131,12 +129,13 @@ def print_claim(outcome: Outcome, language: str) -> None:
         table.add_row(label, value)
     print_table(table)
     if claim.values:
-        _print_values(claim.values, outcome.numbers, say)
+        _print_values(claim.values, outcome.numbers, language)
 
 
-def _print_values(values: Sequence[Value], numbers: Mapping[str, float], say: Say) -> None:
+def _print_values(values: Sequence[Value], numbers: Mapping[str, float], language: str) -> None:
     from rich.table import Table
 
+    say = speaker(language)
     table = Table(box=None, pad_edge=False)
     table.add_column(say("number", "数值"))
     for title in (say("published", "原文"), say("computed", "计算")):
@@ -149,8 +148,8 @@ def _print_values(values: Sequence[Value], numbers: Mapping[str, float], say: Sa
         computed = numbers.get(value.name)
         table.add_row(
             value.name,
-            published_text(value),
-            "-" if computed is None else number_text(computed),
+            value.published_text(language_key(language), DIGITS) or "-",
+            "-" if computed is None else number_text(computed, DIGITS),
             value.unit,
             mark,
             style=style,
@@ -166,10 +165,10 @@ def print_check(found: Mapping[str, Any], language: str) -> None:
     """Totals, and each claim whose record and computation differ."""
     say = speaker(language)
     verdicts = ", ".join(
-        f"{number} {say(name, _VERDICTS_ZH[name])}" for name, number in found["by_verdict"].items()
+        f"{number} {verdict_name(name, say)}" for name, number in found["by_verdict"].items()
     )
     evidence = ", ".join(
-        f"{number} {say(name, _EVIDENCE_ZH[name])}" for name, number in found["by_evidence"].items()
+        f"{number} {evidence_name(name, say)}" for name, number in found["by_evidence"].items()
     )
     typer.echo(
         say(
@@ -192,24 +191,20 @@ def statement(claim: Claim, language: str) -> str:
 def verdict_text(claim: Claim, say: Say) -> Text:
     from rich.text import Text
 
-    return Text(say(claim.verdict, _VERDICTS_ZH[claim.verdict]), VERDICT_STYLES[claim.verdict])
+    return Text(verdict_name(claim.verdict, say), VERDICT_STYLES[claim.verdict])
 
 
 def evidence_text(claim: Claim, say: Say) -> str:
-    return say(claim.evidence, _EVIDENCE_ZH[claim.evidence])
+    return evidence_name(claim.evidence, say)
 
 
-def published_text(value: Value) -> str:
-    """One number, the two ends of a range, or a dash."""
-    if value.published is None:
-        return "-"
-    low, high = value.published
-    return number_text(low) if low == high else f"{number_text(low)} to {number_text(high)}"
+def verdict_name(verdict: Verdict, say: Say) -> str:
+    """In English the word that `--verdict` takes."""
+    return say(verdict, VERDICT_NAMES[verdict]["zh"])
 
 
-def number_text(number: float) -> str:
-    """Whole numbers whole, others to six digits."""
-    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
+def evidence_name(evidence: Evidence, say: Say) -> str:
+    return say(evidence, EVIDENCE_NAMES[evidence]["zh"])
 
 
 def language_key(language: str) -> Language:

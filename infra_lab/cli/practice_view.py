@@ -17,7 +17,7 @@ from infra_lab.cli.usage import suggestion
 from infra_lab.errors import UsageError
 from infra_lab.practice import catalog
 from infra_lab.practice.language import LANGUAGE_VARIABLE, Say, choose_language, speaker
-from infra_lab.practice.problem import LANGUAGES, Problem, ProblemError
+from infra_lab.practice.problem import LANGUAGES, LEVEL_NAMES, TRACK_NAMES, Problem, ProblemError
 from infra_lab.practice.progress import ProblemProgress, Progress
 from infra_lab.practice.progress_store import (
     PROGRESS_VARIABLE,
@@ -174,17 +174,12 @@ def status_text(progress: ProblemProgress, say: Say) -> str:
 
 
 def track_text(track: str, say: Say) -> str:
-    chinese = {
-        "algorithms": "算法",
-        "attention": "注意力",
-        "serving": "推理服务",
-        "quantization": "量化",
-    }
-    return say(track, chinese[track])
+    """In English the word that `--track` takes."""
+    return say(track, TRACK_NAMES[track]["zh"])
 
 
 def level_text(level: str, say: Say) -> str:
-    return say(level, {"easy": "简单", "medium": "中等", "hard": "困难"}[level])
+    return say(level, LEVEL_NAMES[level]["zh"])
 
 
 STATUS_STYLES = {"solved": "green", "attempted": "yellow", "new": "dim"}

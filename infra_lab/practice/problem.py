@@ -13,8 +13,19 @@ from typing import Any
 from infra_lab.errors import InfraLabError
 
 LANGUAGES = ("en", "zh")
-TRACKS = ("algorithms", "attention", "serving", "quantization")
-LEVELS = ("easy", "medium", "hard")
+TRACK_NAMES = {
+    "algorithms": {"en": "Algorithms", "zh": "算法"},
+    "attention": {"en": "Attention", "zh": "注意力"},
+    "serving": {"en": "Serving", "zh": "推理服务"},
+    "quantization": {"en": "Quantization", "zh": "量化"},
+}
+LEVEL_NAMES = {
+    "easy": {"en": "easy", "zh": "简单"},
+    "medium": {"en": "medium", "zh": "中等"},
+    "hard": {"en": "hard", "zh": "困难"},
+}
+TRACKS = tuple(TRACK_NAMES)
+LEVELS = tuple(LEVEL_NAMES)
 STATEMENTS = {"en": "README.md", "zh": "README.zh.md"}
 NOTES = {"en": "notes.md", "zh": "notes.zh.md"}
 

@@ -8,7 +8,7 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.runs import texts_of
-from infra_lab.claims.texts import Language
+from infra_lab.claims.texts import TO, Language
 
 FILE = "performance"
 
@@ -43,6 +43,5 @@ def _rows(table: dict[str, Any], language: Language) -> Iterator[str]:
 
 def _cell(value: Any, language: Language) -> str:
     if isinstance(value, list):  # the ends of several rounds
-        joint = " 到 " if language == "zh" else " to "
-        return joint.join(_cell(one, language) for one in value)
+        return TO[language].join(_cell(one, language) for one in value)
     return f"{value:,g}" if isinstance(value, int | float) else texts_of(value, language)

@@ -9,16 +9,9 @@ from typing import Any
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from docs.hooks.interview import LEVELS
 from infra_lab.claims.texts import Language
-from infra_lab.practice.problem import NOTES, Problem
+from infra_lab.practice.problem import LEVEL_NAMES, NOTES, TRACK_NAMES, Problem
 
-TRACKS = {
-    "algorithms": ("Algorithms", "算法"),
-    "attention": ("Attention", "注意力"),
-    "serving": ("Serving", "推理服务"),
-    "quantization": ("Quantization", "量化"),
-}
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
 
 
@@ -78,13 +71,13 @@ def _index(problems: list[Problem], language: Language) -> str:
     )
     heads = pick(("Problem | What it is | Level | Asked", "题目 | 内容 | 难度 | 频率"), language)
     lines = ["---", f"title: {title}", "---", "", intro, ""]
-    for track, names in TRACKS.items():
+    for track, names in TRACK_NAMES.items():
         rows = [one for one in problems if one.track == track]
         if not rows:
             continue
-        lines += [f"## {pick(names, language)}", "", f"| {heads} |", "|---|---|---|---|"]
+        lines += [f"## {names[language]}", "", f"| {heads} |", "|---|---|---|---|"]
         for one in sorted(rows, key=lambda problem: (-problem.frequency, problem.number)):
-            level = pick(LEVELS[one.level], language)
+            level = LEVEL_NAMES[one.level][language]
             name = f"[{one.title[language]}]({one.slug}.md)"
             lines.append(f"| {name} | {one.summary[language]} | {level} | {stars(one.frequency)} |")
         lines.append("")
@@ -92,8 +85,8 @@ def _index(problems: list[Problem], language: Language) -> str:
 
 
 def _page(problem: Problem, language: Language) -> Iterator[str]:
-    level = pick(LEVELS[problem.level], language)
-    track = pick(TRACKS[problem.track], language)
+    level = LEVEL_NAMES[problem.level][language]
+    track = TRACK_NAMES[problem.track][language]
     yield from ("---", f'title: "{problem.title[language]}"')
     yield f'description: "{problem.summary[language]}"'
     yield f"tags: [{', '.join(problem.tags)}]"
