@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from docs.hooks.cards import pick
+from docs.hooks.facts import Facts
 from docs.hooks.sources import Excerpt, find_source
 from infra_lab.claims.texts import Language
 
 
-def code_lines(reference: str, root: Path, language: Language, up: str) -> list[str]:
+def code_lines(reference: str, facts: Facts, language: Language, up: str) -> list[str]:
     """A folded block: closed, since an excerpt is longer than the sentence that brings it in."""
-    found = find_source(reference, root)
+    found = facts.once(find_source, reference, facts.root)
     fence = "````" if "```" in found.text else "```"
     body = [
         f'{fence}python linenums="{found.first_line}"',

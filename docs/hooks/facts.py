@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import infra_lab.calculators
 from docs.hooks.faults import ROOT, MarkerError, NotRecordedError
@@ -20,6 +21,8 @@ from infra_lab.claims.ledger import Ledger, read_ledger
 from infra_lab.practice import catalog
 from infra_lab.practice.problem import Problem
 
+_Made = TypeVar("_Made")
+
 
 @dataclass
 class Facts:
@@ -28,6 +31,7 @@ class Facts:
     root: Path = ROOT
     _outcomes: dict[str, Outcome] = field(default_factory=dict)
     _records: dict[Path, Any] = field(default_factory=dict)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def recorded(self) -> Path:
@@ -92,6 +96,14 @@ class Facts:
                 raise NotRecordedError(f"{path.relative_to(self.root)} is not there yet")
             self._records[path] = json.loads(path.read_text(encoding="utf-8"))
         return self._records[path]
+
+    def once(self, make: Callable[..., _Made], *arguments: Hashable) -> _Made:
+        """What a function gives for these arguments, worked out once a build."""
+        key = (make, arguments)
+        if key not in self._made:
+            self._made[key] = make(*arguments)
+        made: _Made = self._made[key]
+        return made
 
 
 def near(name: str, known: Any) -> str:

@@ -49,7 +49,7 @@ def expand(page: Page, facts: Facts, up: str = "") -> tuple[str, list[Fault]]:
             name, argument = found["name"], (found["argument"] or "").strip()
             command = f"infra-lab claims run {argument}"
             if name == "command":
-                command = runs.read_commands(facts.recorded)[argument].command
+                command = facts.once(runs.read_commands, facts.recorded)[argument].command
             gap = runs.gap_lines(command, page.language)
             out += ["", *(found["indent"] + one for one in gap), ""]
         except MarkerError as error:
@@ -116,7 +116,7 @@ def _command(argument: str, context: Context) -> list[str]:
 
 
 def _code(argument: str, context: Context) -> list[str]:
-    return code_view.code_lines(argument, context.facts.root, context.page.language, context.up)
+    return code_view.code_lines(argument, context.facts, context.page.language, context.up)
 
 
 def _steps(argument: str, context: Context) -> list[str]:

@@ -27,7 +27,10 @@ def navigation(facts: Facts, language: Language, with_reference: bool) -> Nav:
         {
             say("Kernels", "算子"): [
                 "kernels/index.md",
-                *({one.name: f"kernels/{one.name}.md"} for one in kernel_pages(facts.root)),
+                *(
+                    {one.name: f"kernels/{one.name}.md"}
+                    for one in facts.once(kernel_pages, facts.root)
+                ),
             ]
         },
         {say("Calculator", "计算器"): "calculator.md"},

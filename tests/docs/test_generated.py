@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.hooks.cards import ANSWERING_VERDICTS
+from docs.hooks.facts import Facts
 from docs.hooks.faults import ROOT
-from docs.hooks.generated import generated_pages
+from docs.hooks.generated import generated_pages, plan, questions
 from docs.hooks.generated.kernels import kernel_pages
 from docs.hooks.generated.plan import LENGTHS, Step, cut_into_weeks
 from docs.hooks.generated.problems import without_headings
 from docs.hooks.generated.reference import modules
 from docs.hooks.markers import expand, markers_of
-from docs.hooks.page import parse_page
+from docs.hooks.navigation import navigation
+from docs.hooks.page import Page, parse_page, read_page
 from infra_lab.claims.texts import Language
 from tests.docs.page_helpers import FACTS
 
@@ -66,6 +70,39 @@ def test_every_row_of_the_quality_table_is_on_one_kernels_page() -> None:
     shown = {row["kernel"] for one in pages for row in one.rows}
     assert len(shown) == FACTS.counts["kernels"]
     assert all(one.docstring and one.kernels for one in pages)
+
+
+def test_a_build_reads_each_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of questions, the plan, the navigation and the home page all ask for them."""
+    read: list[Path] = []
+
+    def reading(path: Path) -> Page:
+        read.append(path)
+        return read_page(path)
+
+    monkeypatch.setattr(questions, "read_page", reading)
+    facts = Facts()
+    navigation(facts, "en", with_reference=False)
+    assert list(questions.pages(facts, "en"))
+    assert list(plan.pages(facts, "en"))
+    assert questions.most_asked_lines(facts, "en", "")
+    assert read == sorted((ROOT / "docs/en/questions").glob("*.md"))
+
+
+def test_what_is_worked_out_once_is_so_for_each_function_and_its_arguments() -> None:
+    facts, asked = Facts(), []
+
+    def double(number: int) -> int:
+        asked.append(number)
+        return 2 * number
+
+    def negative(number: int) -> int:
+        asked.append(-number)
+        return -number
+
+    assert [facts.once(double, 1), facts.once(double, 2), facts.once(double, 1)] == [2, 4, 2]
+    assert [facts.once(negative, 1), facts.once(negative, 1)] == [-1, -1]
+    assert asked == [1, 2, -1]
 
 
 def test_every_documented_module_is_in_the_reference() -> None:

@@ -46,7 +46,7 @@ class KernelPage:
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:
-    found = kernel_pages(facts.root)
+    found = facts.once(kernel_pages, facts.root)
     yield "kernels/index.md", _index(found, language)
     for one in found:
         yield f"kernels/{one.name}.md", "\n".join(_page(one, language))

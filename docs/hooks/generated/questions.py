@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
@@ -31,8 +32,12 @@ class Question:
 def questions(facts: Facts, language: Language) -> list[Question]:
     """Those that are written, most asked first; a page with faults in its front matter is left to
     the check."""
+    return facts.once(_questions, facts.root / "docs" / language / "questions")
+
+
+def _questions(folder: Path) -> list[Question]:
     found = []
-    for path in sorted((facts.root / "docs" / language / "questions").glob("*.md")):
+    for path in sorted(folder.glob("*.md")):
         try:
             front = read_page(path).front
             question = Question(
