@@ -12,12 +12,13 @@ from docs.hooks.page import Page
 from infra_lab.practice.problem import LEVEL_NAMES
 
 
-def follow_up_lines(page: Page, facts: Facts) -> list[str]:
-    """Each question with its answer folded, as an interviewer would keep it."""
+def follow_up_lines(page: Page, facts: Facts, gaps: list[str]) -> list[str]:
+    """Each question with its answer folded, as an interviewer would keep it. A number that is not
+    recorded yet becomes an ellipsis, and is told in `gaps`."""
     lines: list[str] = []
     for number, one in enumerate(follow_ups(page), 1):
-        question = _one_line(expand_numbers(one["question"], facts, page.language))
-        answer = expand_numbers(one["answer"], facts, page.language).rstrip()
+        question = _one_line(expand_numbers(one["question"], facts, page.language, gaps))
+        answer = expand_numbers(one["answer"], facts, page.language, gaps).rstrip()
         lines += [f'??? question "{number}. {question}"', ""]
         lines += [f"    {line}" if line else "" for line in answer.split("\n")]
         lines.append("")

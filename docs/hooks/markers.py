@@ -24,12 +24,14 @@ MARKER = re.compile(
 
 @dataclass
 class Context:
-    """Where a marker stands. `up`: what leads from the page to its site's root, like "../../"."""
+    """Where a marker stands. `up`: what leads from the page to its site's root, like "../../".
+    `gaps`: numbers within a marker's text that have still to be recorded."""
 
     page: Page
     facts: Facts
     up: str = ""
     shown: set[str] = field(default_factory=set)
+    gaps: list[str] = field(default_factory=list)
 
 
 def expand(page: Page, facts: Facts, up: str = "") -> tuple[str, list[Fault]]:
@@ -44,6 +46,8 @@ def expand(page: Page, facts: Facts, up: str = "") -> tuple[str, list[Fault]]:
             continue
         try:
             out += _expanded(found, context)
+            faults += [Fault(page.path, line.number, gap, is_gap=True) for gap in context.gaps]
+            context.gaps.clear()
         except NotRecordedError as error:
             faults.append(Fault(page.path, line.number, str(error), is_gap=True))
             name, argument = found["name"], (found["argument"] or "").strip()
@@ -124,7 +128,7 @@ def _steps(argument: str, context: Context) -> list[str]:
 
 
 def _follow_ups(_: str, context: Context) -> list[str]:
-    return interview.follow_up_lines(context.page, context.facts)
+    return interview.follow_up_lines(context.page, context.facts, context.gaps)
 
 
 def _problems(_: str, context: Context) -> list[str]:

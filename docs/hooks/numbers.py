@@ -56,9 +56,18 @@ def number_text(inside: str, facts: Facts, language: Language = "en") -> str:
     return _claim_number(head, path, spec, facts, language)
 
 
-def expand_numbers(text: str, facts: Facts, language: Language = "en") -> str:
-    """A text of prose with its numbers filled in. Raises MarkerError for the first fault."""
-    return _CODE_OR_BRACES.sub(lambda found: _replaced(found, facts, language), text)
+def expand_numbers(text: str, facts: Facts, language: Language, gaps: list[str]) -> str:
+    """A text of prose with its numbers filled in; one that is not recorded yet becomes an ellipsis,
+    and what is missing is added to `gaps`. Raises MarkerError for the first fault."""
+
+    def replace(found: re.Match[str]) -> str:
+        try:
+            return _replaced(found, facts, language)
+        except NotRecordedError as error:
+            gaps.append(str(error))
+            return GAP
+
+    return _CODE_OR_BRACES.sub(replace, text)
 
 
 def expand_lines(page: Page, facts: Facts) -> tuple[list[Line], list[Fault]]:

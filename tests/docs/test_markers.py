@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from docs.hooks.cards import claim_card
-from docs.hooks.markers import MARKERS, markers_of
+from docs.hooks.markers import MARKERS, expand, markers_of
 from infra_lab.claims.texts import Language
 from tests.docs.page_helpers import FACTS, complaints, expanded, page
 
@@ -85,6 +85,15 @@ def test_follow_ups_are_folded_and_their_numbers_filled_in() -> None:
     text = expanded("<!-- follow-ups -->", FRONT)
     assert '??? question "1. Why &quot;two&quot; and 1.3?"' in text
     assert "    Because 1.25.\n\n    - a list" in text
+
+
+def test_a_number_of_a_follow_up_that_is_not_recorded_is_the_only_gap() -> None:
+    front = FRONT.replace("Because {{", "Because {{ run.no-such-record.x }} or {{")
+    text, faults = expand(page("<!-- follow-ups -->", front), FACTS)
+    assert '??? question "1. Why &quot;two&quot; and 1.3?"' in text
+    assert "    Because … or 1.25.\n\n    - a list" in text
+    assert [(one.line, one.is_gap) for one in faults] == [(13, True)]
+    assert "no-such-record.json is not there yet" in faults[0].message
 
 
 def test_problems_are_cards_that_lead_to_their_pages() -> None:
