@@ -14,7 +14,7 @@ from pathlib import Path
 
 from docs.hooks.contract import contract_faults
 from docs.hooks.facts import Facts
-from docs.hooks.faults import ROOT, Fault, MarkerError
+from docs.hooks.faults import ROOT, Fault, PageError
 from docs.hooks.lint import lint
 from docs.hooks.markers import expand
 from docs.hooks.page import Page, read_page
@@ -30,8 +30,8 @@ def check_page(path: Path, facts: Facts) -> list[Fault]:
     """All faults of one page, by line."""
     try:
         page = read_page(path)
-    except MarkerError as error:
-        return [Fault(path, 1, str(error))]
+    except PageError as error:
+        return [Fault(path, error.line, str(error))]
     faults = expand(page, facts)[1]
     if path.name not in UNLINTED:
         faults += lint(page)
@@ -62,7 +62,7 @@ def _twin_of(path: Path) -> Path | None:
 def _parity(english: Path, chinese: Page) -> list[Fault]:
     try:
         return parity_faults(read_page(english), chinese)
-    except MarkerError:
+    except PageError:
         return []  # told where the English page is checked
 
 

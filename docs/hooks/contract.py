@@ -70,7 +70,10 @@ def _front(page: Page, facts: Facts) -> Iterator[tuple[str, str]]:
         yield key, f"front matter: {key} is no key of a question page"
     if front.get("level") not in (None, *LEVELS):
         yield "level", f"front matter: level is one of {', '.join(LEVELS)}"
-    if front.get("topic") is not None and front["topic"] not in facts.ledger.topics:
+    for key in ("title", "description"):
+        if not isinstance(front.get(key), str | None):
+            yield key, f"front matter: {key} is a text"
+    if front.get("topic") not in (None, *facts.ledger.topics):
         yield "topic", f"front matter: topic is one of {', '.join(facts.ledger.topics)}"
     for key, low, high in (("frequency", 1, 5), ("minutes", 1, 60)):
         value = front.get(key)

@@ -30,7 +30,7 @@ class Facts:
 
     root: Path = ROOT
     _outcomes: dict[str, Outcome] = field(default_factory=dict)
-    _records: dict[Path, Any] = field(default_factory=dict)
+    _records: dict[Path, dict[str, Any]] = field(default_factory=dict)
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -88,13 +88,13 @@ class Facts:
             "gpus": len(self.calculators["DEVICES"]),
         }
 
-    def record(self, folder: Path, name: str) -> Any:
+    def record(self, folder: Path, name: str) -> dict[str, Any]:
         """The JSON of a recorded run or a measurement."""
         path = folder / f"{name}.json"
         if path not in self._records:
             if not path.is_file():
                 raise NotRecordedError(f"{path.relative_to(self.root)} is not there yet")
-            self._records[path] = json.loads(path.read_text(encoding="utf-8"))
+            self._records[path] = self._read_record(path)
         return self._records[path]
 
     def once(self, make: Callable[..., _Made], *arguments: Hashable) -> _Made:
@@ -104,6 +104,18 @@ class Facts:
             self._made[key] = make(*arguments)
         made: _Made = self._made[key]
         return made
+
+    def _read_record(self, path: Path) -> dict[str, Any]:
+        name = path.relative_to(self.root)
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise MarkerError(f"{name}:{error.lineno}: {error.msg}") from error
+        except UnicodeDecodeError as error:
+            raise MarkerError(f"{name}: {error}") from error
+        if not isinstance(record, dict):
+            raise MarkerError(f"{name}:1: a record is a table, not a {type(record).__name__}")
+        return record
 
 
 def near(name: str, known: Any) -> str:

@@ -12,6 +12,14 @@ class MarkerError(ValueError):
     """A marker names something that is not there; the message says what, and what is."""
 
 
+class PageError(MarkerError):
+    """A page that cannot be read. `line` is counted from 1."""
+
+    def __init__(self, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 class NotRecordedError(MarkerError):
     """A marker asks for a run whose record has still to be made: a gap, not a slip."""
 

@@ -134,6 +134,8 @@ def _calculated(expression: str, facts: Facts) -> Any:
 def _run_number(name: str, path: str, facts: Facts) -> Any:
     record = facts.record(facts.recorded, name)
     numbers = record.get("numbers", {})
+    if not isinstance(numbers, dict):
+        raise MarkerError(f"run.{name}: its record's numbers are no table")
     is_number = any(path == key or path.startswith(f"{key}.") for key in numbers)
     is_other = path.partition(".")[0] in record
     return _follow(record if is_other and not is_number else numbers, path, f"run.{name}.{path}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from docs.hooks.faults import ROOT, MarkerError
+from docs.hooks.faults import ROOT, MarkerError, PageError
 from infra_lab.claims.texts import Language
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)$")
@@ -66,8 +66,14 @@ class Page:
 
 
 def read_page(path: Path) -> Page:
-    """Raises MarkerError where the front matter is not YAML."""
-    return parse_page(path, path.read_text(encoding="utf-8"))
+    """Raises PageError for text that is not UTF-8 and front matter that is not keys and values."""
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise PageError(f"is not UTF-8: byte 0x{error.object[error.start]:02x}", line) from error
+    return parse_page(path, text.replace("\r\n", "\n"))
 
 
 def parse_page(path: Path, text: str, language: Language | None = None) -> Page:
@@ -88,10 +94,19 @@ def _split(text: str) -> tuple[dict[str, Any], str, int]:
     try:
         front = yaml.safe_load(found[1]) or {}
     except yaml.YAMLError as error:
-        raise MarkerError(f"front matter: {' '.join(str(error).split())}") from error
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 2 if mark else 1  # marks count from 0, after the line of dashes
+        raise PageError(f"front matter: {' '.join(str(error).split())}", line) from error
     if not isinstance(front, dict):
-        raise MarkerError("front matter: must be keys and values")
+        raise PageError("front matter: must be keys and values")
+    if odd := [key for key in front if not isinstance(key, str)]:
+        raise PageError(f"front matter: the key {odd[0]!r} is no text", _line_of(found[1], odd[0]))
     return front, text[found.end() :], text[: found.end()].count("\n") + 1
+
+
+def _line_of(front: str, key: object) -> int:
+    lines = front.split("\n")
+    return next((at for at, line in enumerate(lines, 2) if line.startswith(f"{key}:")), 1)
 
 
 def _lines(body: str, first: int) -> Iterator[Line]:

@@ -38,7 +38,10 @@ def parity_faults(english: Page, chinese: Page) -> list[Fault]:
         if english.front.get(key) != chinese.front.get(key):
             found.append((1, f"front matter: {key} differs from the English page"))
     for key in COUNTED_KEYS:
-        counts = [len(one.front.get(key) or ()) for one in (english, chinese)]
+        lists = [one.front.get(key) or [] for one in (english, chinese)]
+        if not all(isinstance(one, list) for one in lists):
+            continue  # told where the contract is checked
+        counts = [len(one) for one in lists]
         if counts[0] != counts[1]:
             found.append((1, f"front matter: {counts[1]} {key}, the English page has {counts[0]}"))
     found += _heading_faults(english, chinese) + _marker_faults(english, chinese)

@@ -9,7 +9,8 @@ one of `docs/recorded/commands.toml`, its output in `<name>.txt`. All is made by
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -37,7 +38,7 @@ def read_commands(recorded: Path) -> dict[str, Command]:
     path = recorded / "commands.toml"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or no UTF-8
         raise MarkerError(f"commands.toml: {error}") from error
     commands = {}
     for name, record in content.items():
@@ -75,11 +76,25 @@ def run_lines(name: str, facts: Facts, language: Language) -> list[str]:
     except NotRecordedError as error:
         raise NotRecordedError(f"{error}: python -m docs.hooks.record {name}") from error
     lines = ["```bash", command, "```", ""]
-    for table in record.get("tables", ()):
-        lines += [*_table_lines(table, language), ""]
-    lines += _conclusion_lines(record.get("conclusions", ()), language)
+    with well_formed(f"docs/recorded/{name}.json"):
+        for table in record.get("tables", ()):
+            lines += [*_table_lines(table, language), ""]
+        lines += _conclusion_lines(record.get("conclusions", ()), language)
+        footer = _footer(record, language)
     lines += figure_lines(facts.recorded / f"{name}.{language}.svg", name)
-    return [*lines, "", _footer(record, language)]
+    return [*lines, "", footer]
+
+
+@contextmanager
+def well_formed(name: str) -> Iterator[None]:
+    """Within it, what a record lacks is told as the record's fault: MarkerError with its name."""
+    try:
+        yield
+    except MarkerError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        told = f"{name} is not as its maker leaves it"
+        raise MarkerError(f"{told}: {type(error).__name__}: {error}") from error
 
 
 def gap_lines(command: str, language: Language) -> list[str]:

@@ -22,16 +22,17 @@ from docs.hooks.assets import with_head_tags
 from docs.hooks.calculator_tables import calculator_tables
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from docs.hooks.faults import ROOT, Fault
+from docs.hooks.faults import ROOT, Fault, MarkerError, PageError
 from docs.hooks.figures import step_files
 from docs.hooks.generated import generated_pages
 from docs.hooks.generated.questions import LEVELS
 from docs.hooks.markers import expand
 from docs.hooks.navigation import navigation
-from docs.hooks.page import Page, parse_page
+from docs.hooks.page import Page, read_page
 from docs.hooks.parity import is_question
 from docs.hooks.search import mend_segmenter
 from infra_lab.claims.texts import Language
+from infra_lab.errors import InfraLabError
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
 SKIP_REFERENCE = "INFRA_LAB_DOCS_QUICK"  # a build without the API reference takes seconds
@@ -49,15 +50,22 @@ class Build:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     build = config.extra["build"] = Build(config)
-    config.nav = navigation(
-        build.facts, build.language, build.with_reference and build.language == "en"
-    )
+    with_reference = build.with_reference and build.language == "en"
+    try:
+        config.nav = navigation(build.facts, build.language, with_reference)
+    except InfraLabError as error:  # a ledger or a problem that is damaged
+        raise PluginError(str(error)) from error
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     build: Build = config.extra["build"]
-    for name, text in generated_pages(build.facts, build.language, build.with_reference):
+    _require_readable(files)
+    try:
+        generated = list(generated_pages(build.facts, build.language, build.with_reference))
+    except (MarkerError, InfraLabError) as error:
+        raise PluginError(str(error)) from error
+    for name, text in generated:
         files.append(File.generated(config, name, content=text))
     for folder in ("javascripts", "stylesheets", "vendor", "images", "measured"):
         for path in sorted((ROOT / "docs" / "assets" / folder).rglob("*")):
@@ -124,11 +132,27 @@ def up_from(url: str) -> str:
 
 
 def _own_page(markdown: str, page: BuiltPage, language: Language) -> Page:
+def _require_readable(files: Files) -> None:
+    """Raises PluginError, after each page that cannot be read has been told: MkDocs would end in a
+    traceback at text that is not UTF-8, and take front matter that is no YAML for prose."""
+    faults = []
+    for file in files.documentation_pages():
+        if file.generated_by is None and file.abs_src_path:
+            path = Path(file.abs_src_path)
+            try:
+                read_page(path)
+            except PageError as error:
+                faults.append(Fault(path, error.line, str(error)))
+    for one in faults:
+        log.error("%s", one)
+    if faults:
+        raise PluginError(f"{len(faults)} pages cannot be read")
+
+
     """With the lines of the file, where there is one; MkDocs has cut its front matter off."""
     source = page.file.abs_src_path
     if page.file.generated_by is None and source:
-        path = Path(source)
-        return parse_page(path, path.read_text(encoding="utf-8-sig"), language)
+        return read_page(Path(source))
     path = ROOT / "docs" / language / page.file.src_uri
     return Page(path, language, dict(page.meta), markdown, 1)
 

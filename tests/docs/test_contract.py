@@ -57,7 +57,10 @@ def test_a_page_as_it_should_be_has_no_faults() -> None:
         ({"follow_ups": [{"question": "x", "answer": "y"}] * 5}, "5 follow-ups; 6 to 10"),
         ({"follow_ups": [{"question": "x"}]}, "a question and an answer"),
         ({"problems": ["lru"]}, "there is no problem 'lru'"),
+        ({"title": 5}, "title is a text"),
+        ({"description": ["x"]}, "description is a text"),
         ({"claims": ["K99"]}, "there is no claim 'K99'"),
+        ({"topic": ["kv_cache"]}, "topic is one of"),
         ({"claims": "K4"}, "claims must be a list of texts"),
     ],
 )
@@ -68,6 +71,8 @@ def test_a_fault_of_the_front_matter_is_told(changes: dict[str, Any], told: str)
 
 @pytest.mark.parametrize(
     ("body", "told"),
+        ({"key_points": 5}, "key_points must be a list of texts"),
+        ({"follow_ups": 5}, "follow_ups must be a list"),
     [
         ("## In 30 seconds\n", "headings missing"),
         ("# A title\n", "no level-1 heading"),
@@ -111,3 +116,8 @@ def test_the_same_number_may_be_written_in_another_format() -> None:
 def test_front_matter_that_differs_is_told() -> None:
     found = [one.message for one in parity_faults(make(), make({"level": "staff"}, zh=True))]
     assert found == ["front matter: level differs from the English page"]
+
+
+@pytest.mark.parametrize("key", ["key_points", "follow_ups"])
+def test_what_is_no_list_has_no_length_to_compare(key: str) -> None:
+    assert parity_faults(make({key: 5}), make({key: 5}, zh=True)) == []

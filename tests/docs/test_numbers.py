@@ -104,6 +104,26 @@ def test_a_run_without_a_record_is_a_gap(recorded: Facts) -> None:
         number_text("run.speculation.x", recorded)
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{\n "numbers": {\n', "docs/recorded/paged-memory.json:3: "),
+        ("", "docs/recorded/paged-memory.json:1: "),
+        ("[1, 2]", "docs/recorded/paged-memory.json:1: a record is a table, not a list"),
+        ('{"numbers": [1]}', "its record's numbers are no table"),
+        ("\udcff", "docs/recorded/paged-memory.json: 'utf-8'"),
+    ],
+)
+def test_a_damaged_record_is_a_fault_that_names_its_file(
+    recorded: Facts, content: str, told: str
+) -> None:
+    path = recorded.recorded / "paged-memory.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(MarkerError) as error:
+        number_text("run.paged-memory.used", recorded)
+    assert told in str(error.value)
+
+
 def test_braces_in_code_stay_and_in_diagrams_do_not() -> None:
     number = "{{ K4.kv_gb:.1f }}"
     assert expanded(f"a {number} `{number}` b") == f"a 1.3 `{number}` b"

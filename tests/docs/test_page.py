@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.hooks.faults import ROOT, MarkerError
-from docs.hooks.page import language_of, parse_page
+from docs.hooks.faults import ROOT, MarkerError, PageError
+from docs.hooks.page import language_of, parse_page, read_page
 from tests.docs.page_helpers import page
 
 
@@ -47,6 +47,34 @@ def test_headings_in_code_are_none() -> None:
 def test_a_front_matter_that_is_no_yaml_is_told() -> None:
     with pytest.raises(MarkerError, match="front matter"):
         parse_page(Path("x.md"), "---\na: [\n---\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "told"),
+    [
+        (b"---\ntitle: x\nlevel: [\n---\n", 4, "front matter"),
+        (b"---\n- x\n---\n", 1, "must be keys and values"),
+        (b"---\ntitle: x\n1: y\n---\n", 3, "the key 1 is no text"),
+        (b"---\ntitle: x\n---\n\xff\n", 4, "is not UTF-8: byte 0xff"),
+        (b"\xef\xbb\xbfa\nb\n\xe4\xb8", 3, "is not UTF-8"),
+    ],
+)
+def test_a_page_that_cannot_be_read_says_where(
+    tmp_path: Path, content: bytes, line: int, told: str
+) -> None:
+    path = tmp_path / "x.md"
+    path.write_bytes(content)
+    with pytest.raises(PageError) as error:
+        read_page(path)
+    assert error.value.line == line
+    assert told in str(error.value)
+
+
+def test_a_mark_of_byte_order_and_other_ends_of_lines_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.md"
+    path.write_bytes(b"\xef\xbb\xbf---\r\ntitle: x\r\n---\r\nbody\r\n")
+    assert read_page(path).front == {"title": "x"}
+    assert [line.text for line in read_page(path).lines] == ["body", ""]
 
 
 def test_the_folder_says_the_language() -> None:

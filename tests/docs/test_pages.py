@@ -155,6 +155,26 @@ def test_the_check_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "front matter: topic is missing" in printed
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"---\ntopic: [a]\n---\n", ":2: front matter: topic is one of"),
+        (b"---\ntitle: x\nkey_points: 5\n---\n", ":3: front matter: key_points must be a list"),
+        (b"---\ntitle: x\n1: y\n---\n", ":3: front matter: the key 1 is no text"),
+        (b"---\ntitle: x\nlevel: [\n---\n", ":4: front matter: while parsing"),
+        (b"---\ntitle: x\n---\n\xe4\xb8\n", ":4: is not UTF-8"),
+    ],
+)
+def test_a_damaged_page_is_told_with_its_line_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, told: str
+) -> None:
+    path = tmp_path / "questions" / "x.md"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert main([str(path)]) == 1
+    assert f"{path}{told}" in capsys.readouterr().out
+
+
 def test_a_gap_is_no_fault_unless_the_check_is_strict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

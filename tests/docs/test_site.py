@@ -30,17 +30,22 @@ BOTH = ["", "zh/"]
 TYPICAL = ["", "questions/", "problems/lru_cache/", "calculator/", "errata/", "kernels/softmax/"]
 
 
-def build(config: str, folder: Path, root: Path = ROOT) -> str:
-    """Without the API reference, which takes a minute; what it printed."""
+def mkdocs(config: str, folder: Path, root: Path) -> subprocess.CompletedProcess[str]:
+    """A build without the API reference, which takes a minute."""
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "INFRA_LAB_DOCS_QUICK": "1"}
     environment.pop("CI", None)
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "-f", config, "-d", str(folder)],
         cwd=root,
         env=environment,
         capture_output=True,
         text=True,
     )
+
+
+def build(config: str, folder: Path, root: Path = ROOT) -> str:
+    """What a build that succeeds prints."""
+    done = mkdocs(config, folder, root)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -57,6 +62,26 @@ def test_a_warning_of_a_build_is_seen(tmp_path: Path) -> None:
     found = warnings(build("mkdocs.yml", tmp_path / "site", tmp_path))
     assert len(found) == 1
     assert "nowhere.md" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"---\ntitle: x\nlevel: [\n---\n", "index.md:4: front matter: while parsing"),
+        (b"---\ntitle: x\n---\n\xff\n", "index.md:4: is not UTF-8: byte 0xff"),
+    ],
+)
+def test_a_page_that_cannot_be_read_ends_a_build_in_a_message(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_bytes(content)
+    settings = f"site_name: x\ntheme: material\nhooks: [{ROOT / 'docs/hooks/site.py'}]\n"
+    (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    done = mkdocs("mkdocs.yml", tmp_path / "site", tmp_path)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,16 @@ from typing import Any
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from docs.hooks.runs import texts_of
+from docs.hooks.runs import texts_of, well_formed
 from infra_lab.claims.texts import TO, Language
 
 FILE = "performance"
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:
-    yield "performance.md", "\n".join(_page(facts, language))
+    with well_formed(f"docs/measured/{FILE}.json"):
+        text = "\n".join(_page(facts, language))
+    yield "performance.md", text
 
 
 def _page(facts: Facts, language: Language) -> Iterator[str]:

@@ -53,7 +53,10 @@ def cut_into_weeks(steps: list[Step], num_weeks: int) -> list[list[Step]]:
 
 
 def _page(facts: Facts, language: Language) -> Iterator[str]:
-    plan = tomllib.loads((facts.root / "docs/plan.toml").read_text(encoding="utf-8"))
+    try:
+        plan = tomllib.loads((facts.root / "docs/plan.toml").read_text(encoding="utf-8"))
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise MarkerError(f"plan.toml: {error}") from error
     written = {one.slug: one for one in questions(facts, language)}
     yield from ("---", f"title: {pick(('Study plan', '学习计划'), language)}")
     yield from ("hide: [navigation]", "---", "")
