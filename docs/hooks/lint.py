@@ -27,7 +27,12 @@ _NUMBER = re.compile(
     r"(?<![\w.])(?P<number>\d[\d,]*(?:\.\d+)?)(?P<unit>[ \u00a0-]?(?:" + _UNITS + r")(?![A-Za-z]))?"
 )
 
-# What may stand as text. Each is cut out of the line before numbers are looked for.
+# A number goes on behind what was read of it, or a unit makes it a quantity: no name or place then.
+_ENDS = r"(?![.,]?\d)(?!\s*-?(?:" + _UNITS + r")(?![A-Za-z]))"
+_SIZES = r"(?:\d{1,2}|128|256|512)" + _ENDS
+
+# What may stand as text. Each is cut out of the line before numbers are looked for. Letters count
+# in either case but for (?-i:...): "an A100" is a card, "a 100" an article and a number.
 ALLOWED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -36,30 +41,31 @@ ALLOWED = tuple(
         r"<[^>]*>",  # HTML and autolinks
         r"\]\([^)]*\)",  # the target of a link
         r"https?://\S+",
-        r"\b(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?\b(?![.,]\d)",  # years and dates
-        r"\b(?:arxiv:?\s*)?\d{4}\.\d{4,5}\b",  # papers
-        r"(?:§|#|[Ss]ections?|[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Aa]lgorithms?|[Ee]quations?|[Ee]q\.|"
-        r"[Tt]heorems?|[Aa]ppendix|[Cc]hapter|[Pp]age|p\.|[Ll]ines?|[Ii]ssues?|RFC|PEP|图|表|算法|定理)"
-        r"\s*#?\d+(?:\.\d+)*",
+        r"\b(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?\b" + _ENDS,  # years and dates
+        r"\b(?:arxiv:?\s*)?\d{4}\.\d{4,5}\b" + _ENDS,  # papers
+        r"(?:§|#|\b(?:sections?|figures?|fig\.|tables?|algorithms?|equations?|eq\.|theorems?|appendix|"
+        r"chapter|page|p\.|lines?|issues?|RFC|PEP)|图|表|算法|定理)\s*#?\d+(?:\.\d+)*" + _ENDS,
         r"第\s*\d+(?:\.\d+)*\s*(?:节|章|页|行|步|层|个|轮)",
         # versions: a name and its number
-        r"\b(?:v|V|vLLM|SGLang|PyTorch|torch|CUDA|Triton|Python|Linux|gcc|glibc|transformers|"
-        r"PCIe|NVLink|TensorRT-LLM|C\+\+|Ray|NCCL|cuDNN|kernel)\s*[v]?\d+(?:\.\d+)*\b",
+        r"\b(?:v|vLLM|SGLang|PyTorch|torch|CUDA|Triton|Python|Linux|gcc|glibc|transformers|"
+        r"PCIe|NVLink|TensorRT-LLM|C\+\+|Ray|NCCL|cuDNN|kernel)\s*v?\d{1,2}(?:\.\d+)*\b" + _ENDS,
         # models, cards and formats
         r"\b[A-Z][A-Za-z]*(?:-?\d+(?:\.\d+)?)*(?:-[A-Za-z]+)*-\d+(?:\.\d+)?[BM]\b",
-        r"\b(?:Llama|Qwen|GPT|OPT|SmolLM|Mixtral|Mistral|Gemma|Phi|DeepSeek|PaLM|BERT|T)[- ]?"
-        r"[vVR]?\d+(?:\.\d+)*(?:[- ]?\d+(?:\.\d+)?[BM])?\b",
-        r"\b\d+(?:\.\d+)?[BM](?=\b|[\u4e00-\u9fff])",  # 7B, 135M parameters
-        r"\b(?:[ABHVLT]|GB|RTX|MI|B)[ ]?\d{1,4}[A-Z]{0,2}\b(?![.,]\d)",  # A100, H200, GB200, L40S
+        r"\b(?:Llama|Qwen|GPT|OPT|SmolLM|Mixtral|Mistral|Gemma|Phi|DeepSeek|PaLM|BERT)[- ]?"
+        r"[vVR]?\d+(?:\.\d+)*(?:[- ]?\d+(?:\.\d+)?[BM])?\b" + _ENDS,
+        r"\b\d+(?:\.\d+)?(?-i:[BM])(?=\b|[\u4e00-\u9fff])",  # 7B, 135M parameters
+        r"\b(?-i:[ABHVLT]|GB)\d{1,4}[A-Z]{0,2}\b(?![.,]\d)",  # A100, H200, GB200, L40S, T5
+        r"\b(?-i:RTX|MI) ?\d{1,4}[A-Z]{0,2}\b" + _ENDS,
         r"\b(?:sm_?|gfx)\d+[a-z]?\b",
         r"\b(?:BF|FP|TF|INT|UINT|NF|MXFP|NVFP|W|Q|E)\d+(?:[AMGKV_]\w*)*\b",
         r"(?<![\d.,])\d+[Kk](?=\b|[\u4e00-\u9fff])",  # a context of 4K, 128K
-        r"\b(?:batch|block|group|page|tile)(?:[ -]size)?(?:\s+of)?\s+(?:\d{1,2}|128|256|512)\b",
-        r"(?:batch|批大小|批次|块大小|分组|组大小)(?:\s*(?:为|是|=|取))?\s*(?:\d{1,2}|128|256|512)(?!\d)",
-        r"(?<![\d.,])(?:16|24|32|40|48|64|80|96|128|141|180|192|256|288)[ -]?Gi?B\b",  # a card
-        r"(?<![\d.,])(?:128|256|512|1,?024|2,?048|4,?096|8,?192|16,?384|32,?768|65,?536|131,?072)\b(?![.,]\d)"
-        r"(?!\s*(?:[KMGT]i?B|ms|s\b|%|倍|x\b))",  # powers of two: lengths that a question gives
-        r"\b(?:HTTP|status|状态码)\s*\d{3}\b",
+        r"\b(?:batch|block|group|page|tile)(?:[ -]size)?(?:\s+of)?\s+" + _SIZES,
+        r"(?:batch|批大小|批次|块大小|分组|组大小)(?:\s*(?:为|是|=|取))?\s*" + _SIZES,
+        r"(?<![\d.,])(?:16|24|32|40|48|64|80|96|128|141|180|192|256|288)[ -]?Gi?B\b(?!/)",  # a card
+        r"(?<![\d.,])(?:128|256|512|1,?024|2,?048|4,?096|8,?192|16,?384|32,?768|65,?536|131,?072)\b"
+        # powers of two: lengths and sizes that a question gives
+        r"(?:(?=[ -]?(?:bytes?\b|字节))|" + _ENDS + ")",
+        r"\b(?:HTTP|status|状态码)\s*\d{3}\b" + _ENDS,
         r"^\s*\d+[.)]\s",  # a numbered list
         r"(?<![\d.,])\d+-?bit\b|(?<![\d.,])\d+\s*(?:比特|位)",  # a width is a premise
     )

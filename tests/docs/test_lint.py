@@ -23,6 +23,18 @@ from tests.docs.page_helpers import page
         "0.5 of it",
         "about 175 requests fit",
         "1,342,177,280 bytes",
+        "a 900 ms step",
+        "a 153 GB pool",
+        "A 24 倍",
+        "the kernel 3.5 ms",
+        "Python 12.5 ms",
+        "deadlines 300 ms",
+        "it isn't 3.5 ms",
+        "in 2000 ms",
+        "a page 24 % full",
+        "批次 3.5 毫秒",
+        "80 GB/s",
+        "OPT 30 % faster",
     ],
 )
 def test_a_computed_number_is_found(text: str) -> None:
@@ -49,11 +61,27 @@ def test_what_a_question_gives_is_left(text: str) -> None:
     assert typed_numbers(text) == []
 
 
+# Before a number these are an article, a name or a place; none makes a quantity of it a name.
+BEFORE = (
+    "", "a ", "A ", "b ", "the kernel ", "Python ", "vLLM ", "v ", "Llama ", "isn't ", "deadlines ",
+    "line ", "in figure ", "page ", "a batch of ", "status ", "批次 ", "表 ", "RTX ", "GB ",
+)  # fmt: skip
+
+
 @given(
-    st.decimals(min_value=0, max_value=10**6, places=2), st.sampled_from(["GB", "%", "ms", "倍"])
+    st.sampled_from(BEFORE),
+    st.decimals(min_value=0, max_value=10**6, places=2),
+    st.sampled_from(["GB", "%", "ms", "倍"]),
 )
-def test_no_decimal_with_a_unit_slips_through(number: object, unit: str) -> None:
-    assert typed_numbers(f"takes {number} {unit} of it") != []
+def test_no_decimal_with_a_unit_slips_through(before: str, number: object, unit: str) -> None:
+    assert typed_numbers(f"takes {before}{number} {unit} of it") != []
+
+
+@given(
+    st.sampled_from(BEFORE), st.integers(100, 10**6), st.sampled_from(["GB/s", "%", "ms", "毫秒"])
+)
+def test_no_large_number_with_a_unit_slips_through(before: str, number: int, unit: str) -> None:
+    assert typed_numbers(f"takes {before}{number} {unit} of it") != []
 
 
 @given(st.integers(0, 16))

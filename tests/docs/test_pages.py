@@ -175,6 +175,15 @@ def test_a_damaged_page_is_told_with_its_line_and_no_traceback(
     assert f"{path}{told}" in capsys.readouterr().out
 
 
+def test_a_page_that_is_only_named_like_one_with_tables_is_read_for_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "quantization.md"
+    path.write_text("It is 3.5 GB.\n", encoding="utf-8")
+    assert main([str(path)]) == 1
+    assert "typed by hand" in capsys.readouterr().out
+
+
 def test_a_gap_is_no_fault_unless_the_check_is_strict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
