@@ -2,8 +2,8 @@
 
 An experiment's record is `docs/recorded/<name>.json`, as `infra-lab claims run <name> --json` gives
 it, with `recorded` (date, machine) added; a figure in each language lies beside it. A command is
-one of `docs/recorded/commands.toml`, its output in `<name>.txt`. All is made by
-`python -m docs.hooks.record`.
+one of `docs/recorded/commands.toml`, its output in `<name>.txt`, and in `<name>.json` the date and
+machine of one that is prepared. All is made by `python -m docs.hooks.record`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from infra_lab.figures import INK
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`is_prepared`: too slow, or too much of one machine, to be run again by a test."""
+    """`is_prepared`: too slow, or too much of one machine, to be run again by a test.
+    `is_bilingual`: a prepared one that is to be run in Chinese too."""
 
     name: str
     command: str
     is_prepared: bool
+    is_bilingual: bool
 
 
 def read_commands(recorded: Path) -> dict[str, Command]:
@@ -42,18 +44,26 @@ def read_commands(recorded: Path) -> dict[str, Command]:
         raise MarkerError(f"commands.toml: {error}") from error
     commands = {}
     for name, record in content.items():
-        if not isinstance(record, dict) or set(record) - {"command", "prepared"}:
-            raise MarkerError(f"commands.toml: [{name}] may have command and prepared only")
+        if not isinstance(record, dict) or set(record) - {"command", "prepared", "bilingual"}:
+            raise MarkerError(
+                f"commands.toml: [{name}] may have command, prepared and bilingual only"
+            )
         command = record.get("command", "")
         if not str(command).startswith("infra-lab "):
             raise MarkerError(f"commands.toml: [{name}] command must begin with `infra-lab `")
-        commands[name] = Command(name, command, record.get("prepared", False))
+        if name in EXPERIMENTS:
+            raise MarkerError(f"commands.toml: [{name}] is an experiment's name: find another")
+        flags = [record.get(key, False) for key in ("prepared", "bilingual")]
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise MarkerError(f"commands.toml: [{name}] prepared and bilingual are true or false")
+        commands[name] = Command(name, command, *flags)
     return commands
 
 
 def command_lines(name: str, facts: Facts, language: Language) -> list[str]:
-    """The command and what it prints, as a console block."""
-    commands = read_commands(facts.recorded)
+    """The command and what it prints, as a console block. Under a prepared one, whose figures are
+    those of one machine and day, these two are named."""
+    commands = facts.once(read_commands, facts.recorded)
     if name not in commands:
         raise MarkerError(f"commands.toml has no command {name!r}{near(name, commands)}")
     own = facts.recorded / f"{name}.{language}.txt"
@@ -63,7 +73,12 @@ def command_lines(name: str, facts: Facts, language: Language) -> list[str]:
             f"{path.relative_to(facts.root)} is not there yet: python -m docs.hooks.record {name}"
         )
     output = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    return ["```console", f"$ {commands[name].command}", *output, "```"]
+    lines = ["```console", f"$ {commands[name].command}", *output, "```"]
+    if commands[name].is_prepared:
+        record = facts.record(facts.recorded, name)
+        with well_formed(f"docs/recorded/{name}.json"):
+            lines += ["", _footer(record, language)]
+    return lines
 
 
 def run_lines(name: str, facts: Facts, language: Language) -> list[str]:
