@@ -54,6 +54,14 @@ KEYS = (
     "claims",
 )
 
+# What a page must have at least one of: what it is, how it is brought in, and under which names.
+BELONGING = (
+    ("a correction", "<!-- claim ID --> or <!-- claims wrong -->", ("claim", "claims")),
+    ("a run", "<!-- run EXPERIMENT --> or <!-- command NAME -->", ("run", "command")),
+    ("code", "<!-- code module:name -->", ("code",)),
+    ("a picture", "a Mermaid diagram or <!-- steps NAME -->", ("mermaid", "steps")),
+)
+
 
 def contract_faults(page: Page, facts: Facts) -> list[Fault]:
     """Everything in which a question page differs from the contract."""
@@ -150,11 +158,19 @@ def _heading_faults(page: Page) -> list[Fault]:
 
 def _marker_faults(page: Page) -> list[Fault]:
     names = [name for _, name, _ in markers_of(page)]
-    return [
-        Fault(page.path, page.first_line, f"the marker <!-- {name} --> must stand once")
+    if any(line.language == "mermaid" for line in page.lines):
+        names.append("mermaid")
+    told = [
+        f"the marker <!-- {name} --> must stand once"
         for name in ("follow-ups", "problems")
         if names.count(name) != 1
     ]
+    told += [
+        f"{what} is missing: {how}"
+        for what, how, wanted in BELONGING
+        if not any(name in names for name in wanted)
+    ]
+    return [Fault(page.path, page.first_line, text) for text in told]
 
 
 def _line_of(page: Page, key: str) -> int:

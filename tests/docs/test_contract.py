@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from docs.hooks.contract import HEADINGS, contract_faults
-from docs.hooks.page import Page
+from docs.hooks.page import Page, parse_page
 from docs.hooks.parity import parity_faults
+from infra_lab.claims.texts import Language
 from tests.docs.page_helpers import FACTS
 
 FRONT: dict[str, Any] = {
@@ -26,16 +27,24 @@ FRONT: dict[str, Any] = {
     "problems": ["lru_cache"],
     "claims": ["K4"],
 }
+BODY = (
+    "<!-- claims wrong -->",
+    "<!-- run paged-memory -->",
+    "<!-- code infra_lab.cache.block_pool:BlockPool -->",
+    "<!-- steps block-tables -->",
+    "<!-- follow-ups -->",
+    "<!-- problems -->",
+)
 
 
 def make(changes: dict[str, Any] | None = None, body: str | None = None, zh: bool = False) -> Page:
-    language = "zh" if zh else "en"
+    language: Language = "zh" if zh else "en"
     front = {key: one for key, one in (FRONT | (changes or {})).items() if one is not None}
     if body is None:
-        headings = [f"## {one}\ntext\n" for one in HEADINGS["zh" if zh else "en"]]
-        body = "".join(headings) + "<!-- follow-ups -->\n<!-- problems -->\n"
-    assert yaml.safe_dump(front)
-    return Page(Path("made.md"), language, front, body, 1)  # type: ignore[arg-type]
+        headings = [f"## {one}\ntext\n" for one in HEADINGS[language]]
+        body = "".join(headings) + "\n".join(BODY)
+    text = f"---\n{yaml.safe_dump(front)}---\n{body}"
+    return parse_page(Path("made.md"), text, language)
 
 
 def test_a_page_as_it_should_be_has_no_faults() -> None:
@@ -48,7 +57,10 @@ def test_a_page_as_it_should_be_has_no_faults() -> None:
     [
         ({"title": None}, "title is missing"),
         ({"author": "x"}, "author is no key"),
+        ({"title": 5}, "title is a text"),
+        ({"description": ["x"]}, "description is a text"),
         ({"topic": "kv"}, "topic is one of"),
+        ({"topic": ["kv_cache"]}, "topic is one of"),
         ({"level": "junior"}, "level is one of"),
         ({"frequency": 6}, "frequency is a whole number from 1 to 5"),
         ({"minutes": "8"}, "minutes is a whole number"),
@@ -57,11 +69,10 @@ def test_a_page_as_it_should_be_has_no_faults() -> None:
         ({"follow_ups": [{"question": "x", "answer": "y"}] * 5}, "5 follow-ups; 6 to 10"),
         ({"follow_ups": [{"question": "x"}]}, "a question and an answer"),
         ({"problems": ["lru"]}, "there is no problem 'lru'"),
-        ({"title": 5}, "title is a text"),
-        ({"description": ["x"]}, "description is a text"),
         ({"claims": ["K99"]}, "there is no claim 'K99'"),
-        ({"topic": ["kv_cache"]}, "topic is one of"),
         ({"claims": "K4"}, "claims must be a list of texts"),
+        ({"key_points": 5}, "key_points must be a list of texts"),
+        ({"follow_ups": 5}, "follow_ups must be a list"),
     ],
 )
 def test_a_fault_of_the_front_matter_is_told(changes: dict[str, Any], told: str) -> None:
@@ -71,8 +82,6 @@ def test_a_fault_of_the_front_matter_is_told(changes: dict[str, Any], told: str)
 
 @pytest.mark.parametrize(
     ("body", "told"),
-        ({"key_points": 5}, "key_points must be a list of texts"),
-        ({"follow_ups": 5}, "follow_ups must be a list"),
     [
         ("## In 30 seconds\n", "headings missing"),
         ("# A title\n", "no level-1 heading"),
@@ -87,10 +96,29 @@ def test_a_fault_of_the_headings_is_told(body: str, told: str) -> None:
 
 def test_headings_in_another_order_are_told() -> None:
     headings = [f"## {one}\n" for one in reversed(HEADINGS["en"])]
-    body = "".join(headings) + "<!-- follow-ups -->\n<!-- problems -->\n"
+    body = "".join(headings) + "\n".join(BODY)
     assert [one.message for one in contract_faults(make(body=body), FACTS)] == [
         "level-2 headings are not in the given order"
     ]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "told"),
+    [
+        ("<!-- claims wrong -->", "a correction is missing"),
+        ("<!-- run paged-memory -->", "a run is missing"),
+        ("<!-- code infra_lab.cache.block_pool:BlockPool -->", "code is missing"),
+        ("<!-- steps block-tables -->", "a picture is missing"),
+    ],
+)
+def test_what_belongs_on_every_page_is_missed(left_out: str, told: str) -> None:
+    headings = "".join(f"## {one}\n" for one in HEADINGS["en"])
+    body = headings + "\n".join(one for one in BODY if one != left_out)
+    found = [one.message for one in contract_faults(make(body=body), FACTS)]
+    assert len(found) == 1
+    assert told in found[0]
+    diagram = f"{body}\n```mermaid\nA --> B\n```"
+    assert (contract_faults(make(body=diagram), FACTS) == []) is ("steps" in left_out)
 
 
 @pytest.mark.parametrize(
