@@ -1,15 +1,26 @@
 """Material's search cuts a Chinese query into words of the index, and never tries the last letter:
 its loop over ends stops one short, so that a query of one whole word falls apart into pieces. The
 built worker is mended here; where a new version is written otherwise, the build warns.
+
+jieba, which cuts the pages' Chinese, tells of each step of loading its dictionary: its warnings
+alone are news.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+import jieba
 
 WORKERS = "assets/javascripts/workers"
 STOPS_SHORT = "o=s+1;o<t.length;o++"
 GOES_TO_THE_END = "o=s+1;o<=t.length;o++"
+
+
+def quiet_jieba() -> None:
+    """Its logger's level is set when it is imported, so by its own call, after that."""
+    jieba.setLogLevel(logging.WARNING)
 
 
 def mend_segmenter(site: Path) -> bool:

@@ -30,7 +30,7 @@ from docs.hooks.markers import expand
 from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, read_page
 from docs.hooks.parity import is_question
-from docs.hooks.search import mend_segmenter
+from docs.hooks.search import mend_segmenter, quiet_jieba
 from infra_lab.claims.texts import Language
 from infra_lab.errors import InfraLabError
 
@@ -46,6 +46,10 @@ class Build:
         self.facts = Facts()
         self.faults: list[Fault] = []
         self.with_reference = not os.environ.get(SKIP_REFERENCE)
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    quiet_jieba()  # before any plugin's on_config: the theme's search loads the dictionary there
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -131,7 +135,6 @@ def up_from(url: str) -> str:
     return "../" * url.count("/")
 
 
-def _own_page(markdown: str, page: BuiltPage, language: Language) -> Page:
 def _require_readable(files: Files) -> None:
     """Raises PluginError, after each page that cannot be read has been told: MkDocs would end in a
     traceback at text that is not UTF-8, and take front matter that is no YAML for prose."""
@@ -149,6 +152,7 @@ def _require_readable(files: Files) -> None:
         raise PluginError(f"{len(faults)} pages cannot be read")
 
 
+def _own_page(markdown: str, page: BuiltPage, language: Language) -> Page:
     """With the lines of the file, where there is one; MkDocs has cut its front matter off."""
     source = page.file.abs_src_path
     if page.file.generated_by is None and source:
