@@ -6,6 +6,7 @@ import json
 import math
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -16,16 +17,46 @@ from docs.hooks.figures.prefix_chain import figure as prefix_figure
 from docs.hooks.steps import FIGURES as NAMED
 from infra_lab.calculators.parallel import pipeline_bubble
 
+SCRIPTS = ROOT / "docs/assets/javascripts"
+
 
 def test_every_named_figure_has_data_and_every_kind_a_drawing() -> None:
-    player = (ROOT / "docs/assets/javascripts/steps.js").read_text(encoding="utf-8")
+    player = (SCRIPTS / "steps.js").read_text(encoding="utf-8")
     drawn = set(re.findall(r'^  "([a-z-]+)": draw', player, re.MULTILINE))
     assert set(FIGURES) == set(NAMED) == drawn
 
 
+@pytest.fixture(scope="module")
+def files() -> dict[str, str]:
+    return step_files()
+
+
+def keys_of(value: Any) -> set[str]:
+    """Of every table in some data, at any depth."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set()
+
+
 @pytest.mark.parametrize("name", list(FIGURES))
-def test_every_frame_says_in_both_languages_what_it_shows(name: str) -> None:
-    data = json.loads(step_files()[f"steps/{name}.json"])
+def test_all_data_of_a_figure_is_drawn(name: str, files: dict[str, str]) -> None:
+    player = (SCRIPTS / "steps.js").read_text(encoding="utf-8")
+    found = re.search(rf'"{name}": (draw\w+)', player)
+    assert found
+    drawing = next(
+        text
+        for path in SCRIPTS.glob("steps_*.js")
+        if f"function {found[1]}(" in (text := path.read_text(encoding="utf-8"))
+    )
+    named = set(re.findall(r"\w+", player + drawing))
+    assert keys_of(json.loads(files[f"steps/{name}.json"])) <= named
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_every_frame_says_in_both_languages_what_it_shows(name: str, files: dict[str, str]) -> None:
+    data = json.loads(files[f"steps/{name}.json"])
     assert len(data["frames"]) > 2
     for frame in data["frames"]:
         assert frame["text"]["en"]
