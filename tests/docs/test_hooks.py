@@ -7,11 +7,17 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import Files
 
-from docs.hooks.faults import ROOT
+from docs.hooks import site
+from docs.hooks.faults import ROOT, Fault
 
 HOOKS = sorted((ROOT / "docs").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "docs/assets/javascripts").glob("*.js"))
@@ -42,6 +48,31 @@ def test_a_site_is_made_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize("in_ci", [False, True])
+def test_a_missing_record_fails_a_build_under_ci_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_ci: bool
+) -> None:
+    """Elsewhere it is not even a warning, which a strict build would count."""
+    monkeypatch.delenv("CI", raising=False)
+    if in_ci:
+        monkeypatch.setenv("CI", "true")
+    fault = Fault(ROOT / "docs/en/index.md", 3, "x.json is not there yet", is_gap=True)
+    config: Any = SimpleNamespace(extra={"build": SimpleNamespace(faults=[fault])})
+    fails = pytest.raises(PluginError, match="1 records are still to be made")
+    with caplog.at_level("INFO", logger=site.log.name), fails if in_ci else nullcontext():
+        site.on_env(None, config, Files([]))
+    assert caplog.messages == ["docs/en/index.md:3: x.json is not there yet"]
+    assert caplog.records[0].levelname == ("WARNING" if in_ci else "INFO")
+
+
+def test_a_fault_fails_every_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    fault = Fault(ROOT / "docs/en/index.md", 3, "there is no claim 'K99'")
+    config: Any = SimpleNamespace(extra={"build": SimpleNamespace(faults=[fault])})
+    with pytest.raises(PluginError, match="1 faults in pages"):
+        site.on_env(None, config, Files([]))
 
 
 def test_scripts_ask_no_other_host() -> None:
