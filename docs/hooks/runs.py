@@ -102,14 +102,14 @@ def run_lines(name: str, facts: Facts, language: Language) -> list[str]:
 
 @contextmanager
 def well_formed(name: str) -> Iterator[None]:
-    """Within it, what a record lacks is told as the record's fault: MarkerError with its name."""
+    """Within it, what a file lacks is told as the file's fault: MarkerError with its name."""
     try:
         yield
     except MarkerError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        told = f"{name} is not as its maker leaves it"
-        raise MarkerError(f"{told}: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {error}"
+        raise MarkerError(f"{name} is not as it must be: {told}") from error
 
 
 def gap_lines(command: str, language: Language) -> list[str]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from docs.hooks.cards import ANSWERING_VERDICTS
 from docs.hooks.facts import Facts
-from docs.hooks.faults import ROOT
-from docs.hooks.generated import generated_pages, plan, questions
+from docs.hooks.faults import ROOT, MarkerError
+from docs.hooks.generated import generated_pages, performance, plan, questions
 from docs.hooks.generated.kernels import kernel_pages
 from docs.hooks.generated.plan import LENGTHS, Step, cut_into_weeks
 from docs.hooks.generated.problems import without_headings
@@ -107,6 +107,24 @@ def test_what_is_worked_out_once_is_so_for_each_function_and_its_arguments() -> 
     assert [facts.once(double, 1), facts.once(double, 2), facts.once(double, 1)] == [2, 4, 2]
     assert [facts.once(negative, 1), facts.once(negative, 1)] == [-1, -1]
     assert asked == [1, 2, -1]
+
+
+@pytest.mark.parametrize("text", ["[[role]\n", "[introduction]\n", "role = 5\n", "\udcff"])
+def test_a_damaged_plan_is_a_fault_that_names_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "docs").mkdir()
+    path = tmp_path / "docs/plan.toml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(MarkerError, match=r"^docs/plan\.toml is not as it must be: "):
+        list(plan.pages(Facts(tmp_path), "en"))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"introduction": "x", "tables": [1]}'])
+def test_damaged_measurements_are_a_fault_that_names_them(tmp_path: Path, text: str) -> None:
+    folder = Facts(tmp_path).measured
+    folder.mkdir(parents=True)
+    (folder / "performance.json").write_text(text, encoding="utf-8")
+    with pytest.raises(MarkerError, match=r"^docs/measured/performance\.json is not as it must "):
+        list(performance.pages(Facts(tmp_path), "en"))
 
 
 def test_every_documented_module_is_in_the_reference() -> None:

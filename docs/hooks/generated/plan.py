@@ -15,6 +15,7 @@ from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.faults import MarkerError
 from docs.hooks.generated.questions import Question, questions
+from docs.hooks.runs import well_formed
 from infra_lab.claims.texts import Language
 
 LENGTHS = (1, 2, 4, 8)
@@ -32,7 +33,9 @@ class Step:
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:
-    yield "plan.md", "\n".join(_page(facts, language))
+    with well_formed("docs/plan.toml"):
+        text = "\n".join(_page(facts, language))
+    yield "plan.md", text
 
 
 def cut_into_weeks(steps: list[Step], num_weeks: int) -> list[list[Step]]:
@@ -53,10 +56,7 @@ def cut_into_weeks(steps: list[Step], num_weeks: int) -> list[list[Step]]:
 
 
 def _page(facts: Facts, language: Language) -> Iterator[str]:
-    try:
-        plan = tomllib.loads((facts.root / "docs/plan.toml").read_text(encoding="utf-8"))
-    except ValueError as error:  # no TOML, or no UTF-8
-        raise MarkerError(f"plan.toml: {error}") from error
+    plan = tomllib.loads((facts.root / "docs/plan.toml").read_text(encoding="utf-8"))
     written = {one.slug: one for one in questions(facts, language)}
     yield from ("---", f"title: {pick(('Study plan', '学习计划'), language)}")
     yield from ("hide: [navigation]", "---", "")
