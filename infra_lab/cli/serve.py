@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from infra_lab.cli.options import (
     Events,
     KVCacheDtype,
     KVCacheMB,
-    MaxNumBatchedTokens,
     MaxNumSeqs,
     Model,
     NumSpeculativeTokens,
@@ -34,6 +33,7 @@ from infra_lab.cli.terminal import make_console
 from infra_lab.errors import UsageError
 
 if TYPE_CHECKING:
+    from infra_lab.engine.event_log import EventLog
     from infra_lab.engine.llm import LLM
     from infra_lab.server.settings import ServerSettings
 
@@ -106,7 +106,13 @@ def serve(
         ),
     ] = None,
     max_num_seqs: MaxNumSeqs = None,
-    max_num_batched_tokens: MaxNumBatchedTokens = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        count_option(
+            "Tokens that one step may compute: more is longer gaps; default: 128 on a CPU, "
+            "512 on a GPU."
+        ),
+    ] = None,
     max_model_len: Annotated[
         int | None, count_option("Most tokens of prompt and answer; default: the model's context.")
     ] = None,
@@ -129,6 +135,7 @@ def serve(
     """
     from infra_lab.models.pooling import pooling_of
     from infra_lab.models.store import resolve
+    from infra_lab.server.loading import load_for_serving, serving_config
     from infra_lab.server.logs import configure_logging
     from infra_lab.server.runner import listen, serve
     from infra_lab.server.settings import LOOPBACK_HOSTS, ServerSettings
@@ -166,14 +173,22 @@ def serve(
             settings = replace(settings, pooling=pooling_of(resolve(model, cache_dir)))
         with open_event_log(events) as log:
             given = {name: size for name, size in sizes.items() if size is not None}
-            llm = load_llm(options, log, **given)
-            for name, path in adapters.items():
-                llm.load_lora(name, path)
+            config = serving_config(device, given)
+            llm = load_for_serving(lambda: _load(options, log, config, adapters))
             _announce(llm, settings, host, sock.getsockname()[1], list(adapters), is_local)
             configure_logging(log_level)
             serve(llm, settings, sock)
     finally:
         sock.close()
+
+
+def _load(
+    options: EngineOptions, log: EventLog, config: dict[str, Any], adapters: dict[str, Path]
+) -> LLM:
+    llm = load_llm(options, log, **config)
+    for name, path in adapters.items():
+        llm.load_lora(name, path)
+    return llm
 
 
 def _api_keys(path: Path | None) -> tuple[str, ...]:
