@@ -32,7 +32,7 @@ def serve_peers(
     repeat: Annotated[int, count_option("Rounds: each runs both servers once.")] = 3,
     dtype: Dtype = "float32",
     max_model_len: Annotated[int, count_option("Most tokens of prompt and answer.")] = 2048,
-    max_num_batched_tokens: Annotated[int, count_option("Tokens that one step may compute.")] = 512,
+    max_num_batched_tokens: Annotated[int, count_option("Tokens that one step may compute.")] = 128,
     threads: Annotated[
         int | None, count_option("Threads for arithmetic; default: one for every core.")
     ] = None,
