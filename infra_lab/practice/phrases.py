@@ -1,7 +1,8 @@
 """The Chinese of what the kit and the sandbox say in a failure.
 
 A grader names its properties in both languages; `got`, `expected` and `note` are mostly values,
-and otherwise the phrases below. What a grader words itself stays as it is.
+and otherwise the phrases below. What a grader words itself stays as it is, but for the names of
+what it counts, which every report of a right solution shows.
 """
 
 from __future__ import annotations
@@ -73,7 +74,44 @@ _PHRASES = (
     (r"some tests did not run, and nothing says why", "有些测试没有运行，原因不明"),
     (r"every test was skipped: nothing was graded", "所有测试都被跳过：什么都没有评测"),
 )
-_COUNTED = {"executed lines": "执行的代码行数", "bytes": "字节数", "calls": "调用次数"}
+# What a grader counts: one of these nouns, and then over which calls or input.
+_COUNTED = {
+    "bytes": "占用的字节数",
+    "bytes at once": "同时占用的字节数",
+    "bytes held at once": "同时占用的字节数",
+    "bytes kept": "保留的字节数",
+    "bytes of extra memory": "额外占用的字节数",
+    "bytes of memory": "占用的字节数",
+    "calls": "调用次数",
+    "comparisons": "比较的次数",
+    "comparisons of values": "值的比较次数",
+    "elements searched or moved": "查找或移动的元素数",
+    "executed lines": "执行的代码行数",
+    "hashes and comparisons of keys": "键的哈希与比较次数",
+    "nested calls": "嵌套调用的层数",
+    "pairs of values compared": "比较的值对数",
+    "passes": "遍历次数",
+    "places in memory": "用过的内存位置数",
+    "steps": "步数",
+}
+_OVER = (
+    (r"", ""),
+    (r" by (\w+)", r"\1 "),
+    (r" for ([\d,]+) calls at capacity (\d+)", r"容量为 \2 时 \1 次调用中"),
+    (r" for ([\d,]+) nodes", r"\1 个节点时"),
+    (r" for ([\d,]+) nodes in (\d+) lists", r"\2 条链表、\1 个节点时"),
+    (r" for ([\d,]+) values", r"\1 个值时"),
+    (r" for ([\d,]+) values of (\d+) iterables", r"\2 个序列、\1 个值时"),
+    (r" in ([\d,]+) calls", r"\1 次调用中"),
+    (r" in ([\d,]+) calls on a full cache", r"缓存已满时 \1 次调用中"),
+    (r" in all pushes", r"全部 push 中"),
+    (r" in two calls", r"两次调用中"),
+    (r" in three calls", r"三次调用中"),
+    (r" after ([\d,]+) calls", r"\1 次调用后"),
+    (r" after ([\d,]+) pushes", r"\1 次 push 后"),
+    (r" after ([\d,]+) values", r"\1 个值之后"),
+)
+_COMPILED_OVER = tuple((re.compile(pattern), chinese) for pattern, chinese in _OVER)
 _COMPILED = tuple((re.compile(pattern), chinese) for pattern, chinese in _PHRASES)
 
 
@@ -84,9 +122,24 @@ def phrase(text: str, language: str) -> str:
     for pattern, chinese in _COMPILED:
         if match := pattern.fullmatch(text):
             return match.expand(chinese)
+    number, _, what = text.partition(" ")
+    if re.fullmatch(r"[\d,]+", number) and (name := _counted_in_chinese(what)) is not None:
+        return f"{name}：{number}"
     return text
 
 
 def counted_name(name: str, language: str) -> str:
-    """The name of what a budget counts."""
-    return name if language == "en" else _COUNTED.get(name, name)
+    """The name of what a budget counts: "executed lines for 500 nodes"."""
+    return name if language == "en" else _counted_in_chinese(name) or name
+
+
+def _counted_in_chinese(name: str) -> str | None:
+    if name.startswith("lines executed by "):
+        name = name.replace("lines executed", "executed lines", 1)
+    for noun in sorted(_COUNTED, key=len, reverse=True):
+        if not name.startswith(noun):
+            continue
+        for pattern, chinese in _COMPILED_OVER:
+            if match := pattern.fullmatch(name, len(noun)):
+                return match.expand(chinese) + _COUNTED[noun]
+    return None
