@@ -151,6 +151,8 @@ def decode_cost(
 
 
 def step_time(cost: StepCost, setting: Setting) -> RooflineTime:
+    """One maximum over the whole step: what no machine can beat, even one that reads a cache while
+    it multiplies. Kernels that run one after another take the sum of theirs, up to twice this."""
     return roofline_time(
         cost.flops, cost.weight_bytes + cost.cache_bytes, setting.flops_per_s, setting.bytes_per_s
     )
