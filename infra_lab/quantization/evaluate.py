@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from infra_lab.attention.backend import AttentionBackend
 from infra_lab.attention.whole_sequence_backend import (
     NO_CACHE,
     WholeSequenceBackend,
@@ -45,11 +47,16 @@ class TextQuality:
 
 
 class TextModel:
-    """A model that reads whole windows."""
+    """A model that reads whole windows, each from its first token on and without a cache.
 
-    def __init__(self, model: DecoderForCausalLM) -> None:
+    `backend`: what attends in place of a WholeSequenceBackend, to watch or change what passes.
+    """
+
+    def __init__(
+        self, model: DecoderForCausalLM, backend: AttentionBackend[Any] | None = None
+    ) -> None:
         self.model = model
-        self._backend = WholeSequenceBackend(model.attention_shape)
+        self._backend = WholeSequenceBackend(model.attention_shape) if backend is None else backend
 
     @classmethod
     def load(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from infra_lab.attention.whole_sequence_backend import WholeSequenceBackend
 from infra_lab.errors import ModelLoadError, UsageError
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.quantization.evaluate import (
@@ -79,6 +81,21 @@ def test_a_model_agrees_with_itself(tmp_path: Path) -> None:
     windows = checked_windows(TOKENS, 60, model.model.config)
     quality = evaluate(model, windows, ReferenceText(model, windows))
     assert (quality.kl_divergence, quality.top1_agreement) == (0.0, 1.0)
+
+
+def test_windows_are_read_through_the_backend_that_is_given(tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    model = TextModel.load(open_checkpoint(tmp_path), 60).model
+    shape, seen = model.attention_shape, []
+
+    class Watching(WholeSequenceBackend):
+        def forward(self, query: torch.Tensor, *others: Any, **named: Any) -> None:
+            seen.append(len(query))
+            super().forward(query, *others, **named)
+
+    watched = TextModel(model, Watching(shape)).hidden(TOKENS[:60])
+    assert torch.equal(watched, TextModel(model).hidden(TOKENS[:60]))
+    assert seen == [60] * len(model.layers)
 
 
 def test_progress_counts_windows(tmp_path: Path) -> None:

@@ -132,18 +132,9 @@ def read_whole(
     model: DecoderForCausalLM, probe: Counted | SeesAll | Rounded, token_ids: Sequence[int]
 ) -> torch.Tensor:
     """One sequence without a cache -> its residual stream [tokens, hidden]."""
-    import torch
+    from infra_lab.quantization.evaluate import TextModel
 
-    from infra_lab.attention.whole_sequence_backend import NO_CACHE, whole_sequences
-
-    plan = probe.plan(whole_sequences([len(token_ids)]))
-    return model.forward(
-        torch.tensor(token_ids),
-        torch.arange(len(token_ids)),
-        as_backend(probe),
-        [NO_CACHE] * len(model.layers),
-        plan,
-    )
+    return TextModel(model, as_backend(probe)).hidden(token_ids)
 
 
 @dataclass

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-from infra_lab.claims.experiments.attention_probes import Counted, Rounded, read_whole
+from infra_lab.claims.experiments.attention_probes import Counted, Rounded, as_backend, read_whole
 from infra_lab.claims.texts import Text, text
 
 if TYPE_CHECKING:
     import torch
 
     from infra_lab.models.decoder import DecoderForCausalLM
-    from infra_lab.quantization.evaluate import ReferenceText, TextModel, TextQuality
+    from infra_lab.quantization.evaluate import ReferenceText, TextQuality
 
 Round = Callable[["torch.Tensor"], "torch.Tensor"]
 KEY_GROUP = 32  # tokens with one scale a channel; the last, unfinished group stays as it is
@@ -169,20 +169,6 @@ def with_large_channels(keys: torch.Tensor, num_channels: int, factor: float) ->
     return grown
 
 
-class ReadsThroughCache:
-    """A model whose keys and values are rounded before any query sees them."""
-
-    def __init__(self, model: DecoderForCausalLM, kept: KVFormat) -> None:
-        from infra_lab.attention.whole_sequence_backend import WholeSequenceBackend
-
-        self.model = model
-        self._probe = Rounded(WholeSequenceBackend(model.attention_shape), kept.both)
-
-    def hidden(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """As TextModel.hidden."""
-        return read_whole(self.model, self._probe, token_ids)
-
-
 def quality(
     model: DecoderForCausalLM,
     kept: KVFormat,
@@ -190,10 +176,11 @@ def quality(
     reference: ReferenceText,
 ) -> TextQuality:
     """What the model makes of a text whose cache is kept so."""
-    from infra_lab.quantization.evaluate import evaluate
+    from infra_lab.attention.whole_sequence_backend import WholeSequenceBackend
+    from infra_lab.quantization.evaluate import TextModel, evaluate
 
-    reader = cast("TextModel", ReadsThroughCache(model, kept))
-    return evaluate(reader, windows, reference)
+    probe = Rounded(WholeSequenceBackend(model.attention_shape), kept.both)
+    return evaluate(TextModel(model, as_backend(probe)), windows, reference)
 
 
 def channel_ranges(
