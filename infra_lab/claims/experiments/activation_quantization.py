@@ -22,6 +22,7 @@ from infra_lab.claims.experiments.experiment import (
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, Text, text
+from infra_lab.quantization.distance import relative_error
 from infra_lab.quantization.settings import PER_ROW
 
 _REACH, _LARGEST = 3.0, 100.0
@@ -59,7 +60,7 @@ def run(progress: Progress, seed: int) -> Result:
         numbers |= {
             f"smooth_{shared}_x{factor:.0f}": smooth.error(shared) for shared in ("tensor", "token")
         }
-        numbers["identity"] = rounding.relative(smooth.value, product.value)
+        numbers["identity"] = relative_error(smooth.value, product.value)
     progress(1, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
     base = bench.base.perplexity

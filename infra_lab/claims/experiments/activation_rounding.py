@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from infra_lab.quantization.distance import relative_error
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,7 +42,7 @@ def levels_left(reach: float, largest: float, seed: int) -> LevelsLeft:
     rounded = kept.dequantize()[:-1]
     return LevelsLeft(
         int(kept.codes[:-1].bincount().count_nonzero()),
-        float((rounded - normal).norm() / normal.norm()),
+        relative_error(rounded, normal),
     )
 
 
@@ -65,7 +67,7 @@ class Product:
 
         inputs = quantize_numbers(self.inputs, bits, granularity=shared).dequantize().double()
         weight = quantize_numbers(self.weight, bits, granularity="token").dequantize().double()
-        return relative(inputs @ weight.T, self.value)
+        return relative_error(inputs @ weight.T, self.value)
 
     @property
     def value(self) -> torch.Tensor:
@@ -82,10 +84,6 @@ def made_up_product(seed: int, factor: float, num_large: int = 4) -> Product:
     large = torch.randperm(512, generator=generator)[:num_large]
     inputs[:, large] *= factor
     return Product(inputs, weight)
-
-
-def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
 
 
 def channel_ratios(checkpoint: Checkpoint, sequences: torch.Tensor) -> Mapping[str, float]:

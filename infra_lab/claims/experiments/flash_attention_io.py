@@ -36,6 +36,7 @@ from infra_lab.claims.experiments.experiment import (
 from infra_lab.claims.experiments.fits import fitted_exponent
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
+from infra_lab.quantization.distance import relative_error
 
 if TYPE_CHECKING:
     import torch
@@ -149,13 +150,11 @@ def run(progress: Progress, seed: int) -> Result:
 
 def _error(memory: CountedMemory, causal: bool) -> float:
     """Relative error of the output against float64."""
-    import torch
     import torch.nn.functional as F
 
     queries, keys, values = (memory.matrices[name].double()[None] for name in "QKV")
     wanted = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal)[0]
-    found = memory.matrices["O"].to(torch.float64)
-    return float((found - wanted).norm() / wanted.norm())
+    return relative_error(memory.matrices["O"], wanted)
 
 
 def _orders_table(

@@ -31,6 +31,7 @@ from infra_lab.claims.experiments.fits import fitted_exponent
 from infra_lab.claims.experiments.needs import default_model
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
+from infra_lab.quantization.distance import relative_error
 
 if TYPE_CHECKING:
     import torch
@@ -171,10 +172,10 @@ def _dependence(model: DecoderForCausalLM, tokenizer: Tokenizer) -> dict[str, fl
     first, last = keys(changed_first), keys(changed_last)
     last_seen = keys(changed_last, sees_all=True)
     return {
-        "first_layer_change": _apart(first[0], plain[0]),
-        "second_layer_change": _apart(first[1], plain[1]),
-        "later_token_change": max(map(_apart, last, plain)),
-        "encoder_change": max(map(_apart, last_seen, seen_all)),
+        "first_layer_change": relative_error(first[0], plain[0]),
+        "second_layer_change": relative_error(first[1], plain[1]),
+        "later_token_change": max(map(relative_error, last, plain)),
+        "encoder_change": max(map(relative_error, last_seen, seen_all)),
     }
 
 
@@ -193,13 +194,9 @@ def _what_the_next_step_reads(model: DecoderForCausalLM, tokenizer: Tokenizer) -
     inputs = [model.embed(torch.tensor([one])) for one in ids]
     return {
         "same_next_id": float(ids[0] == ids[1]),
-        "state_distance": _apart(states[0], states[1]),
-        "input_distance": _apart(inputs[0], inputs[1]),
+        "state_distance": relative_error(states[0], states[1]),
+        "input_distance": relative_error(inputs[0], inputs[1]),
     }
-
-
-def _apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
 
 
 def _conclude(numbers: dict[str, float]) -> tuple[Conclusion, ...]:

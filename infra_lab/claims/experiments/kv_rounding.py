@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from infra_lab.claims.experiments.attention_probes import Counted, Rounded, as_backend, read_whole
 from infra_lab.claims.texts import Text, text
+from infra_lab.quantization.distance import relative_error
 
 if TYPE_CHECKING:
     import torch
@@ -159,7 +160,7 @@ def attention_error(
     ]
     wanted = dense_attention(queries.double(), keys.double(), values.double())
     found = dense_attention(queries.double(), *rounded)
-    return float((found - wanted).norm() / wanted.norm())
+    return relative_error(found, wanted)
 
 
 def with_large_channels(keys: torch.Tensor, num_channels: int, factor: float) -> torch.Tensor:

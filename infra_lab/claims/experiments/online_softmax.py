@@ -22,6 +22,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
+from infra_lab.quantization.distance import relative_error
 
 if TYPE_CHECKING:
     import torch
@@ -31,11 +32,6 @@ TILES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _BLOCK_SIZE = 16
 _WRONG: tuple[tiled.Update, ...] = ("published", "published", "no-rescaling")
 _ROUNDING = 8.0  # a tiled result may be so many times as far from float64 as a dense one
-
-
-def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """|found - wanted| / |wanted| in float64."""
-    return float((found.double() - wanted).norm() / wanted.norm())
 
 
 @one_thread()

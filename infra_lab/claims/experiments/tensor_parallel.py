@@ -29,6 +29,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.sharded_layers import LayerShape, Ring, forward, random_layers
 from infra_lab.claims.texts import Language, text
+from infra_lab.quantization.distance import relative_error
 
 RANKS = (2, 4)
 _SHAPE = LayerShape()
@@ -80,9 +81,9 @@ def measure(num_ranks: int, seed: int, shape: LayerShape = _SHAPE) -> Split:
         ring.forward / shape.num_layers,
         ring.backward / shape.num_layers,
         sent / ring.forward / whole.numel(),
-        float((split - whole).detach().norm() / whole.detach().norm()),
+        relative_error(split.detach(), whole.detach()),
         max(
-            float((one - other).norm() / other.norm())
+            relative_error(one, other)
             for one, other in zip(gradients, whole_gradients, strict=True)
         ),
     )
@@ -99,7 +100,7 @@ def without_one_all_reduce(num_ranks: int, seed: int, shape: LayerShape = _SHAPE
     with torch.no_grad():
         whole = forward(layers, shape, start, Ring(1))
         one = forward(layers, shape, start, Ring(num_ranks, skipped=after_attention))
-    return float((one - whole).norm() / whole.norm())
+    return relative_error(one, whole)
 
 
 def _shares_of_step() -> dict[float, tuple[float, float]]:

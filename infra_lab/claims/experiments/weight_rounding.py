@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from infra_lab.quantization.distance import relative_error
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,20 +28,16 @@ def scheme_of(bits: int, granularity: Granularity, symmetric: bool = True) -> In
     return IntegerScheme(bits, symmetric, granularity)
 
 
-def relative_error(rounded: torch.Tensor, weight: torch.Tensor) -> float:
-    """|Q - W| / |W|."""
-    return float((rounded.double() - weight.double()).norm() / weight.double().norm())
-
-
 def mean_error(
     weights: Iterable[torch.Tensor], bits: int, granularity: Granularity, symmetric: bool = True
 ) -> float:
-    """Of rounding each weight to nearest, on average over the matrices."""
+    """|Q - W| / |W| of rounding each weight to nearest, on average over the matrices."""
     from infra_lab.quantization.rtn import round_to_nearest
 
     scheme = scheme_of(bits, granularity, symmetric)
     errors = [
-        relative_error(round_to_nearest(weight, scheme).dequantize(), weight) for weight in weights
+        relative_error(round_to_nearest(weight, scheme).dequantize(), weight.double())
+        for weight in weights
     ]
     return sum(errors) / len(errors)
 
@@ -79,7 +77,7 @@ class LayerInputs:
         """|X Q^T - X W^T| / |X W^T| on the inputs that no method saw."""
         wanted = self.judged.double() @ self.weight.double().T
         found = self.judged.double() @ rounded.double().T
-        return float((found - wanted).norm() / wanted.norm())
+        return relative_error(found, wanted)
 
 
 def layer_inputs(checkpoint: Checkpoint, layer: int, sequences: torch.Tensor) -> LayerInputs:
