@@ -16,6 +16,7 @@ from infra_lab.calculators.parallel import (
     all_reduce_message_bytes,
     all_reduces_per_step,
     quickest_all_reduce,
+    step_communication_s,
 )
 from infra_lab.calculators.roofline import Setting, tpot_floor
 from infra_lab.calculators.units import KIB
@@ -114,7 +115,7 @@ def _shares_of_step() -> dict[float, tuple[float, float]]:
     shares = {}
     for latency_us in _LATENCIES_US:
         one = quickest_all_reduce(message, _EIGHT, link, latency_us * 1e-6)
-        all_s = all_reduces_per_step(llama.num_layers) * one.time_s
+        all_s = step_communication_s(llama, one)
         shares[latency_us] = (1000 * all_s, all_s / (floor + all_s))
     return shares
 
