@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 
 from infra_lab.calculators.compute import attention_flops, product_flops
 from infra_lab.calculators.formats import grouped, number_format, per_head_vector
@@ -20,6 +21,7 @@ from infra_lab.calculators.quantization import (
     smoothing_scale,
     symmetric_step,
 )
+from infra_lab.calculators.roofline import Setting, crossover_batch
 from infra_lab.calculators.units import GB, GIB, TERA
 from infra_lab.calculators.weights import most_bits_per_weight, stored_bytes
 from infra_lab.claims.claim import Numbers
@@ -111,7 +113,17 @@ def n21() -> Numbers:
         "b32": 32 * token_flops / stored_bytes(_P70, number_format("fp16")),
         "int4": token_flops / stored_bytes(_P70, number_format("int4")),
         "limit": own_flops / cache_bytes(_LLAMA_70B, 4096),
+        "int4_batch": _compute_bound_batch("int4-g128"),
+        "fp16_batch": _compute_bound_batch("fp16"),
     }
+
+
+def _compute_bound_batch(weights: str) -> int:
+    """The first whole batch at 4K whose step an A100's arithmetic bounds, with an FP8 KV cache."""
+    setting = Setting(device("a100"), weights=number_format(weights), cache=number_format("fp8"))
+    crossover = crossover_batch(_LLAMA_70B, 4096, setting)
+    assert crossover is not None
+    return ceil(crossover)
 
 
 def n24() -> Numbers:
