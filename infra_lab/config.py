@@ -19,6 +19,7 @@ TOKENS_PER_KEY_GROUP = 16  # whose keys share a scale in each channel; aligned t
 SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "static")
 PREEMPTION_MODES = ("auto", "swap", "recompute")
 AGING_POLICIES = ("sjf", "priority")
+DEFAULT_BLOCK_SIZE = 16  # as vLLM's
 
 # From a prompt's token ids and its parameters to the output tokens to expect.
 OutputLengthPredictor = Callable[[Sequence[int], SamplingParams], float]
@@ -69,7 +70,7 @@ class EngineConfig:
         speculative: who drafts tokens to be verified in the next step; None drafts none.
     """
 
-    block_size: int = 16
+    block_size: int = DEFAULT_BLOCK_SIZE
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
     pretouch_kv_cache: bool = False

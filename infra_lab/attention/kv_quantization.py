@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import torch
 
-LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+LARGEST_CODE = {torch.int8: 127.0, torch.float8_e4m3fn: torch.finfo(torch.float8_e4m3fn).max}
 SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from infra_lab.bench.engine import MeasurementError, arithmetic_threads
 from infra_lab.bench.steps import StepRecorder
 from infra_lab.bench.system import machine_facts
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.engine.event_log import EventLog, StepEvent
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
@@ -23,7 +24,6 @@ from infra_lab.sampling_params import SamplingParams
 
 MODES = ("recompute", "swap")
 TOKENS_BEFORE = 2  # output tokens of the low request before it is turned out
-BLOCK_SIZE = 16
 Notify = Callable[[str], None]
 
 
@@ -109,19 +109,19 @@ def compare_resume(
     length. No prefix cache: it would find what was computed before."""
     from infra_lab.engine.llm import LLM
 
-    num_blocks = -(-(max(lengths) + TOKENS_BEFORE + 4) // BLOCK_SIZE) + 1
+    num_blocks = -(-(max(lengths) + TOKENS_BEFORE + 4) // DEFAULT_BLOCK_SIZE) + 1
     runs: dict[str, list[ResumeRun]] = {}
     for mode in MODES:
         notify(f"loading the model: {mode}")
         steps, log = StepRecorder(), EventLog(capacity=0)
         log.subscribe(steps)
         # As much as the pool takes in fp32: enough in every dtype.
-        space = num_blocks * BLOCK_SIZE * config.kv_bytes_per_token(element_bytes=4)
+        space = num_blocks * DEFAULT_BLOCK_SIZE * config.kv_bytes_per_token(element_bytes=4)
         llm = LLM(
             path,
             event_log=log,
             dtype=dtype,
-            block_size=BLOCK_SIZE,
+            block_size=DEFAULT_BLOCK_SIZE,
             num_blocks=num_blocks,
             pretouch_kv_cache=True,
             enable_prefix_caching=False,

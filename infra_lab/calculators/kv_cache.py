@@ -11,9 +11,9 @@ from math import ceil
 from infra_lab.calculators.checks import require_count
 from infra_lab.calculators.formats import NumberFormat, number_format, per_head_vector
 from infra_lab.calculators.models import Model
+from infra_lab.config import DEFAULT_BLOCK_SIZE as DEFAULT_BLOCK_SIZE  # the site takes it from here
 
 BF16 = number_format("bf16")
-DEFAULT_BLOCK_SIZE = 16  # vLLM's, and the engine's
 ENGINE_SCALE_BITS = 32  # a scale of the engine's int8 and fp8 caches is one fp32
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra_lab.calculators.checks import require_count, require_share
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.errors import UsageError
 
 

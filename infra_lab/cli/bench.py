@@ -44,7 +44,9 @@ from infra_lab.cli.options import (
 )
 from infra_lab.cli.session import speculative_config
 from infra_lab.cli.terminal import print_json, print_table
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.errors import UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 app = new_app(
     help="Measure throughput and latency, here and beside other engines.",
@@ -56,7 +58,7 @@ app = new_app(
     cls=Command, epilog="Example: infra-lab bench throughput --num-requests 32 --repeat 3 --json"
 )
 def throughput(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     num_requests: NumRequests = 32,
     prompt_len: PromptLen = "32:256",
     output_len: OutputLen = "32:128",
@@ -143,7 +145,7 @@ def throughput(
     epilog="Example: infra-lab bench latency --prompt-len 64 --output-len 128 --repeat 5",
 )
 def latency(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     prompt_len: StreamPromptLen = 64,
     output_len: StreamOutputLen = 128,
     seed: WorkloadSeed = 0,
@@ -197,7 +199,7 @@ def latency(
     epilog="Example: infra-lab bench perplexity --kv-cache-dtype int8_per_channel_keys --budget 20",
 )
 def perplexity(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     text: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The text; default: a story that comes with this."),
@@ -280,7 +282,9 @@ def policies(
     ] = None,
     max_num_seqs: Annotated[int, count_option("Requests that may run in one step.")] = 16,
     max_num_batched_tokens: Annotated[int, count_option("Tokens that one step may compute.")] = 256,
-    num_blocks: Annotated[int, count_option("Blocks of 16 tokens in the KV pool.")] = 256,
+    num_blocks: Annotated[
+        int, count_option(f"Blocks of {DEFAULT_BLOCK_SIZE} tokens in the KV pool.")
+    ] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Latency by scheduling policy, on one trace.
@@ -307,7 +311,7 @@ def policies(
 
 @app.command(cls=Command, epilog="Example: infra-lab bench resume --tokens 128 --tokens 1024")
 def resume(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     tokens: Annotated[
         list[int] | None,
         typer.Option(metavar="N", help="Length of the request; may be repeated."),

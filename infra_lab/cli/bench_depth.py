@@ -20,12 +20,13 @@ from infra_lab.cli.options import (
 )
 from infra_lab.cli.terminal import print_json, print_table
 from infra_lab.errors import UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 OutputTokens = Annotated[int, count_option("Most output tokens of a request.", minimum=2)]
 
 
 def speculation(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     num_speculative_tokens: NumSpeculativeTokens = None,
     draft_model: DraftModel = None,
     draft_layers: Annotated[
@@ -84,7 +85,7 @@ def speculation(
 
 
 def beams(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     width: Annotated[
         list[int] | None,
         typer.Option(metavar="N", help="Beam width, may be repeated; default: 2, 4 and 6."),

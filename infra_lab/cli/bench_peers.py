@@ -18,6 +18,7 @@ from infra_lab.cli.bench_options import (
 from infra_lab.cli.options import AsJson, CacheDir, Dtype, Model, Threads, count_option
 from infra_lab.cli.terminal import print_json, print_table
 from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 
 def peers(
@@ -29,7 +30,7 @@ def peers(
         list[str] | None,
         typer.Option(metavar="FILE", help="The Python that has the peer; one a peer, in order."),
     ] = None,
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     num_requests: NumRequests = 32,
     prompt_len: PromptLen = "32:256",
     output_len: OutputLen = "32:128",

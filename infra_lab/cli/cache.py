@@ -27,7 +27,9 @@ from infra_lab.cli.options import (
 )
 from infra_lab.cli.session import EngineOptions, load_llm
 from infra_lab.cli.terminal import make_console, print_json, print_table
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.errors import UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from infra_lab.cache.radix_tree import RadixNode, RadixTree
@@ -63,11 +65,11 @@ def show(
         str | None, typer.Option(metavar="TEXT", help="A system message before each of them.")
     ] = None,
     max_tokens: Annotated[int, count_option("Output tokens of each.")] = 16,
-    block_size: Annotated[int, count_option("Tokens in one KV-cache block.")] = 16,
+    block_size: Annotated[int, count_option("Tokens in one KV-cache block.")] = DEFAULT_BLOCK_SIZE,
     raw: Annotated[
         bool, typer.Option("--raw", help="Run the text as it stands, without the chat template.")
     ] = False,
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     dtype: Dtype = "auto",
     device: Device = "auto",
     attention: AttentionName = "auto",

@@ -20,7 +20,7 @@ from infra_lab.calculators.checks import (
     require_within,
 )
 from infra_lab.calculators.formats import number_format
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, cache_format
+from infra_lab.calculators.kv_cache import cache_format
 from infra_lab.calculators.roofline import Setting, default_operands
 from infra_lab.calculators.units import GB, GIB
 from infra_lab.cli import calc_reports as reports
@@ -44,6 +44,7 @@ from infra_lab.cli.calc_inputs import (
 )
 from infra_lab.cli.options import AsJson, CacheDir, Command, count_option, new_app
 from infra_lab.cli.terminal import print_json
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 app = new_app(
     help="Compute memory, speed and size from a model's shape, with the working shown.",

@@ -33,6 +33,7 @@ from infra_lab.cli.options import (
 from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, speculative_config
 from infra_lab.cli.terminal import make_console, print_error
 from infra_lab.errors import InvalidRequestError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ Messages = list[dict[str, str]]
 
 @app.command(cls=Command, epilog='Example: infra-lab chat --system "You answer in one sentence."')
 def chat(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     system: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="The system message; default: the model's own."),

@@ -20,6 +20,7 @@ from infra_lab.cli.options import (
 )
 from infra_lab.cli.session import EngineOptions, load_llm, open_event_log
 from infra_lab.cli.terminal import counted, make_console, print_table
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ KV_CACHE_BYTES = 64 << 20
 
 @app.command(cls=Command, epilog="Example: infra-lab demo --max-tokens 64 --events steps.jsonl")
 def demo(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     max_tokens: MaxTokens = 128,
     plain: Annotated[
         bool,

@@ -19,6 +19,7 @@ from infra_lab.cli.options import (
     new_app,
 )
 from infra_lab.cli.terminal import print_json, print_table, steps_progress
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 app = new_app(help="Measure a model's quality.", epilog="Example: infra-lab eval ppl smollm2-135m")
 
@@ -44,7 +45,7 @@ def group() -> None:
 
 @app.command(cls=Command, epilog="Example: infra-lab eval ppl smollm2-135m --text novel.txt --json")
 def ppl(
-    model: ModelArgument = "smollm2-135m",
+    model: ModelArgument = DEFAULT_MODEL,
     text: EvaluatedText = None,
     window: Window = None,
     tokens: MaxScored = None,

@@ -41,6 +41,7 @@ from infra_lab.cli.session import (
 )
 from infra_lab.cli.terminal import make_console, print_json
 from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM
@@ -70,7 +71,7 @@ def generate(
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The prompt, given by name.")
     ] = None,
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.7,
     top_p: TopP = 0.95,

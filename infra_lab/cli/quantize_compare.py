@@ -12,13 +12,14 @@ import typer
 from infra_lab.cli.eval import EvaluatedText, MaxScored, Window
 from infra_lab.cli.options import AsJson, CacheDir, ModelArgument, Threads, count_option
 from infra_lab.cli.terminal import human_bytes, print_json, print_table, steps_progress
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 def compare(
-    model: ModelArgument = "smollm2-135m",
+    model: ModelArgument = DEFAULT_MODEL,
     method: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="May be repeated; default: all.")
     ] = None,

@@ -17,6 +17,7 @@ from infra_lab.engine.build import build_engine
 from infra_lab.engine.build_speculation import check_draft_tokenizer, check_draft_vocabulary
 from infra_lab.engine.event_log import EventLog
 from infra_lab.errors import InfraLabError, InvalidRequestError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.store import resolve
 from infra_lab.models.tokenizer import load_tokenizer
@@ -46,7 +47,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path = "smollm2-135m",
+        model: str | Path = DEFAULT_MODEL,
         *,
         event_log: EventLog | None = None,
         cache_dir: Path | None = None,

@@ -15,7 +15,7 @@ from infra_lab.formats.quantized_weight import ActivationFormat
 from infra_lab.layers.linear import Linear
 from infra_lab.native import library, ops
 
-LARGEST_FP8 = 448.0  # e4m3
+LARGEST_FP8 = torch.finfo(torch.float8_e4m3fn).max  # 448
 
 
 class QuantizedInput:

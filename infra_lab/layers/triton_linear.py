@@ -16,13 +16,13 @@ import torch
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.kernels_guard import kernels_serve
 from infra_lab.layers.linear import Linear
+from infra_lab.layers.quantized_input import LARGEST_FP8
 
 if TYPE_CHECKING:
     from kernels.w4_packing import PackedW4
 
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALVES, torch.float32)
-LARGEST_FP8 = 448.0
 TOKENS_OF_INT8 = ActivationFormat()
 
 

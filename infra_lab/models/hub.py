@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from infra_lab.errors import ModelNotFoundError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 # The root of the repository only: subfolders hold other formats of the same weights.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
@@ -83,7 +84,7 @@ def _explained(hub_id: str, fetch: Callable[..., Path]) -> Path:
         raise ModelNotFoundError(
             f"cannot fetch {hub_id!r}: the Hugging Face hub is out of reach and its cache has no "
             f"whole copy ({type(error).__name__}). Without a network, give a local folder, or set "
-            "HF_HUB_CACHE to a hub cache that has it, or use the default model smollm2-135m"
+            f"HF_HUB_CACHE to a hub cache that has it, or use the default model {DEFAULT_MODEL}"
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from infra_lab.calculators.kv_cache import (
-    DEFAULT_BLOCK_SIZE,
     block_bytes,
     bytes_per_token,
     cache_bytes,
@@ -19,6 +18,7 @@ from infra_lab.calculators.paging import (
 from infra_lab.calculators.units import MIB
 from infra_lab.claims.claim import Numbers
 from infra_lab.claims.computed import measured
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 _LLAMA_70B = model("llama-2-70b")
 _BLOCK = DEFAULT_BLOCK_SIZE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from infra_lab.calculators.compute import product_flops
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.calculators.prefix import (
     computed_tokens,
     hit_tokens,
@@ -12,6 +11,7 @@ from infra_lab.calculators.prefix import (
 )
 from infra_lab.calculators.units import TERA
 from infra_lab.claims.claim import Numbers
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 _REACHED_FLOPS_PER_S = 0.6 * 312 * TERA  # 60 % of an A100
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from infra_lab.config import DEFAULT_BLOCK_SIZE
+
 if TYPE_CHECKING:
     import torch
 
     from infra_lab.attention.backend import AttentionBackend, AttentionMetadata, LayerKVCache
     from infra_lab.models.decoder import DecoderForCausalLM
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 
 
 class Counted:

@@ -24,7 +24,7 @@ from infra_lab.claims.experiments.experiment import (
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
 from infra_lab.claims.experiments.workload import SHAREGPT, draw_lengths, poisson
 from infra_lab.claims.texts import Language, text
-from infra_lab.config import EngineConfig
+from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.simulation import (
     SimulatedRun,
     StepCostModel,
@@ -72,7 +72,7 @@ def serve(
 ) -> SimulatedRun:
     """Jobs of one prompt token, all there at the start: a step a token and nothing else."""
     config = EngineConfig(
-        num_blocks=1 + sum(2 + length // 16 for length in lengths),
+        num_blocks=1 + sum(2 + length // DEFAULT_BLOCK_SIZE for length in lengths),
         max_num_seqs=seats,
         scheduling_policy=policy,
         enable_prefix_caching=False,

@@ -14,7 +14,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from infra_lab.cache.kv_cache_manager import KVCacheManager
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE
 from infra_lab.claims.computed import measured
 from infra_lab.claims.experiments.experiment import (
     Cell,
@@ -25,12 +24,12 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.experiments.needs import DEFAULT_MODEL
 from infra_lab.claims.experiments.workload import ALPACA, SHAREGPT, Lengths, draw_lengths
 from infra_lab.claims.texts import Language, text
-from infra_lab.config import EngineConfig
+from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput
 

@@ -69,7 +69,9 @@ def float8_tensor(numbers: torch.Tensor) -> torch.Tensor:
     """e4m3 with one scale for all, by the largest of them."""
     import torch
 
-    scale = numbers.abs().amax() / 448.0
+    from infra_lab.attention.kv_quantization import LARGEST_CODE
+
+    scale = numbers.abs().amax() / LARGEST_CODE[torch.float8_e4m3fn]
     return (numbers / scale).to(torch.float8_e4m3fn).to(numbers.dtype) * scale
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infra_lab.config import DEFAULT_BLOCK_SIZE
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from infra_lab.models.decoder import DecoderForCausalLM
 
 _PROMPT = 24
-_BLOCK_SIZE = 16
 # They make or name memory and launch nothing, though the dispatcher calls them no views.
 _NO_LAUNCH = frozenset(
     {"empty", "empty_strided", "empty_like", "new_empty", "_unsafe_view", "detach", "lift_fresh"}
@@ -146,11 +147,13 @@ def _decode_step(num_layers: int, triton: bool) -> Callable[[], object]:
     backend_class: type[AttentionBackend[Any]] = (
         TritonAttentionBackend if triton else TorchAttentionBackend
     )
-    backend = backend_class(model.attention_shape, _BLOCK_SIZE, model.dtype, cpu)  # type: ignore[call-arg]
-    num_blocks = 1 + -(-(_PROMPT + 1) // _BLOCK_SIZE)
-    caches = allocate_kv_cache(model.config, num_blocks, _BLOCK_SIZE, model.dtype, cpu)
+    backend = backend_class(model.attention_shape, DEFAULT_BLOCK_SIZE, model.dtype, cpu)  # type: ignore[call-arg]
+    num_blocks = 1 + -(-(_PROMPT + 1) // DEFAULT_BLOCK_SIZE)
+    caches = allocate_kv_cache(model.config, num_blocks, DEFAULT_BLOCK_SIZE, model.dtype, cpu)
     table = np.arange(1, num_blocks)[None]
-    slot = table[0, _PROMPT // _BLOCK_SIZE] * _BLOCK_SIZE + _PROMPT % _BLOCK_SIZE
+    slot = (
+        table[0, _PROMPT // DEFAULT_BLOCK_SIZE] * DEFAULT_BLOCK_SIZE + _PROMPT % DEFAULT_BLOCK_SIZE
+    )
     metadata = AttentionMetadata(np.array([0, 1]), np.array([_PROMPT + 1]), table, np.array([slot]))
     plan = backend.plan(metadata)
     token, position = torch.tensor([1]), torch.tensor([_PROMPT])

@@ -9,8 +9,8 @@ from pathlib import Path
 from infra_lab.claims.experiments.experiment import Experiment, Need
 from infra_lab.claims.texts import Say, english
 from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
-DEFAULT_MODEL = "smollm2-135m"
 CXX_COMPILERS = ("g++", "c++", "clang++")
 
 

@@ -22,6 +22,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.threads import one_thread
 from infra_lab.claims.texts import Language, text
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.quantization.distance import relative_error
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _TOKENS, _HEAD_DIM = 512, 64
 TILES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-_BLOCK_SIZE = 16
 _WRONG: tuple[tiled.Update, ...] = ("published", "published", "no-rescaling")
 _ROUNDING = 8.0  # a tiled result may be so many times as far from float64 as a dense one
 
@@ -98,13 +98,13 @@ def _paged_error(
     """Of one query whose keys lie in blocks in any order, the last of them not full."""
     import torch
 
-    num_tokens = _TOKENS - _BLOCK_SIZE // 2
-    num_blocks = _TOKENS // _BLOCK_SIZE
+    num_tokens = _TOKENS - DEFAULT_BLOCK_SIZE // 2
+    num_blocks = _TOKENS // DEFAULT_BLOCK_SIZE
     table = list(range(num_blocks))
     random.Random(seed).shuffle(table)
     pools = []
     for part in (keys, values):
-        pool = torch.zeros(num_blocks, _BLOCK_SIZE, _HEAD_DIM, dtype=torch.float64)
+        pool = torch.zeros(num_blocks, DEFAULT_BLOCK_SIZE, _HEAD_DIM, dtype=torch.float64)
         pool[table] = part.view_as(pool)
         pools.append(pool)
     found = tiled.paged_attention(queries[:1], pools[0], pools[1], table, num_tokens)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, bytes_per_token
+from infra_lab.calculators.kv_cache import bytes_per_token
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.paging import paged_utilization
 from infra_lab.calculators.units import GIB
@@ -40,7 +40,7 @@ from infra_lab.claims.experiments.workload import (
     poisson,
 )
 from infra_lab.claims.texts import Language, text
-from infra_lab.config import EngineConfig
+from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.simulation import SimulatedStep, UnitSteps, simulate
 
 BLOCK_SIZE = DEFAULT_BLOCK_SIZE

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from infra_lab.calculators.capacity import DEFAULT_UTILIZATION, capacity
 from infra_lab.calculators.compute import attention_flops, attention_pairs, product_flops
 from infra_lab.calculators.hardware import device
-from infra_lab.calculators.kv_cache import DEFAULT_BLOCK_SIZE, bytes_per_token
+from infra_lab.calculators.kv_cache import bytes_per_token
 from infra_lab.calculators.model_table import model
 from infra_lab.calculators.models import Model
 from infra_lab.calculators.parameters import active_linear_parameters, head_parameters
 from infra_lab.calculators.roofline import Setting, read_weight_bytes, roofline_time
 from infra_lab.calculators.weights import weight_bytes
 from infra_lab.claims.texts import Text, text
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.step import SchedulerOutput
 
 COMPUTE_EFFICIENCY = 0.6
