@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra_lab.errors import UsageError
+from infra_lab.texts import Say, english
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,14 +52,9 @@ _STYLE: dict[str, Any] = {
 
 
 def checked_figure_path(
-    path: Path | None,
-    option: str = "--figure",
-    say: Callable[[str, str], str] = lambda en, zh: en,
+    path: Path | None, option: str = "--figure", say: Say = english
 ) -> Path | None:
-    """The path, its folder made. Raises UsageError before any work is done for nothing.
-
-    say: chooses between a message in English and in Chinese.
-    """
+    """The path, its folder made. Raises UsageError before any work is done for nothing."""
     if path is None:
         return None
     if path.suffix.lower() != ".svg":

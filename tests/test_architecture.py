@@ -27,6 +27,7 @@ VOCABULARY = {
     "kernels_guard",
     "paths",
     "figures",
+    "texts",
 }
 
 # Direct edges; what lies below a neighbour may be imported too, what lies above may not.

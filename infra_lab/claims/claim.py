@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from infra_lab.claims.texts import TO, Language, Text, text
+from infra_lab.texts import TO, Language, Text, text
 
 Verdict = Literal["right", "wrong", "conditions", "unverifiable"]
 Evidence = Literal["calculated", "experiment", "cited", "unverified"]

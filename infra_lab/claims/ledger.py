@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from infra_lab.claims.claim import EVIDENCE, EXPERIMENTS, POSTS, VERDICTS, Claim, Value, Verdict
-from infra_lab.claims.texts import Say, Text, english
 from infra_lab.errors import UsageError
+from infra_lab.texts import Say, Text, english
 
 DATA = Path(__file__).parent / "data"
 DEFAULT_TOLERANCE = 0.01

@@ -11,7 +11,8 @@ from typer.core import TyperGroup
 from infra_lab.cli.options import Command
 from infra_lab.cli.usage import explain_usage, is_usage_error
 from infra_lab.errors import InfraLabError, UsageError
-from infra_lab.practice.language import choose_language, speaker
+from infra_lab.practice.language import choose_language
+from infra_lab.texts import speaker
 
 _SEPARATOR = "\x1f"  # between the two languages of a help text
 

@@ -21,7 +21,8 @@ from infra_lab.cli.bilingual import BilingualCommand, BilingualGroup, both, exam
 from infra_lab.cli.options import new_app
 from infra_lab.cli.practice_view import Lang, PracticeJson
 from infra_lab.cli.terminal import print_json
-from infra_lab.practice.language import choose_language, speaker
+from infra_lab.practice.language import choose_language
+from infra_lab.texts import speaker
 
 WHEN_BARE = ["list"]  # what `infra-lab claims` without a word does
 

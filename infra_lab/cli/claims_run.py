@@ -21,7 +21,6 @@ from infra_lab.claims.experiments import experiment as experiment_of
 from infra_lab.claims.experiments.experiment import Progress, Result
 from infra_lab.claims.experiments.needs import check_needs
 from infra_lab.claims.ledger import Ledger, read_ledger
-from infra_lab.claims.texts import Language, Say, Text
 from infra_lab.cli import claims_run_view as view
 from infra_lab.cli.bilingual import BilingualCommand, both, example
 from infra_lab.cli.claims_view import language_key
@@ -29,7 +28,8 @@ from infra_lab.cli.practice_view import Lang, PracticeJson
 from infra_lab.cli.terminal import print_json, steps_progress
 from infra_lab.errors import UsageError
 from infra_lab.figures import checked_figure_path
-from infra_lab.practice.language import choose_language, speaker
+from infra_lab.practice.language import choose_language
+from infra_lab.texts import Language, Say, Text, speaker
 
 _CLAIM_ID = re.compile(r"[A-Za-z]\d+")
 

@@ -10,10 +10,9 @@ import typer
 from infra_lab.claims.check import compute
 from infra_lab.claims.claim import Claim
 from infra_lab.claims.experiments.experiment import Experiment, Result, Table
-from infra_lab.claims.texts import Language
 from infra_lab.cli.claims_view import verdict_text
 from infra_lab.cli.terminal import make_console, print_table
-from infra_lab.practice.language import speaker
+from infra_lab.texts import Language, speaker
 
 
 def print_question(experiment: Experiment, claim: Claim | None, language: Language) -> None:

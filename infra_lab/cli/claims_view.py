@@ -19,9 +19,8 @@ from infra_lab.claims.claim import (
     number_text,
 )
 from infra_lab.claims.ledger import Ledger
-from infra_lab.claims.texts import Language
 from infra_lab.cli.terminal import counted, make_console, print_table
-from infra_lab.practice.language import Say, speaker
+from infra_lab.texts import Language, Say, speaker
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -16,8 +16,8 @@ from infra_lab.cli.bilingual import both
 from infra_lab.cli.usage import suggestion
 from infra_lab.errors import UsageError
 from infra_lab.practice import catalog
-from infra_lab.practice.language import LANGUAGE_VARIABLE, Say, choose_language, speaker
-from infra_lab.practice.problem import LANGUAGES, LEVEL_NAMES, TRACK_NAMES, Problem, ProblemError
+from infra_lab.practice.language import LANGUAGE_VARIABLE, choose_language
+from infra_lab.practice.problem import LEVEL_NAMES, TRACK_NAMES, Problem, ProblemError
 from infra_lab.practice.progress import ProblemProgress, Progress
 from infra_lab.practice.progress_store import (
     PROGRESS_VARIABLE,
@@ -26,6 +26,7 @@ from infra_lab.practice.progress_store import (
     default_path,
 )
 from infra_lab.practice.workspace import Workspace
+from infra_lab.texts import LANGUAGES, Say, speaker
 
 Slug = Annotated[
     str,

@@ -20,13 +20,13 @@ from typing import Any
 
 from infra_lab.practice.grade import Grade, Verdict
 from infra_lab.practice.problem import (
-    LANGUAGES,
     NOTES,
     STATEMENTS,
     Problem,
     ProblemError,
 )
 from infra_lab.practice.sandbox import Sandbox
+from infra_lab.texts import LANGUAGES
 
 MIN_MUTANTS, MIN_ACCEPTED, MIN_APPROACHES, HINTS = 10, 3, 2, 3
 KILLED_BY = re.compile(r"# killed_by: (?P<tests>test_\w+(?:, test_\w+)*) — (?P<why>.+)")

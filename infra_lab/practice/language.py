@@ -1,20 +1,18 @@
-"""English or Chinese: which one the learner reads, and how a text is given in both.
+"""English or Chinese: which one the learner reads.
 
-A text stands once, in both languages side by side: `say("3 hints", "3 条提示")`.
+How a text is given in both is told in `infra_lab.texts`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from infra_lab.errors import UsageError
-from infra_lab.practice.problem import LANGUAGES
+from infra_lab.texts import LANGUAGES
 
 LANGUAGE_VARIABLE = "INFRA_LAB_LANG"
 LOCALE_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides, as in POSIX
-
-Say = Callable[[str, str], str]
 
 
 def choose_language(
@@ -36,11 +34,6 @@ def choose_language(
             return language
     locale = next((environ[name] for name in LOCALE_VARIABLES if environ.get(name)), "")
     return "zh" if _base(locale) == "zh" else "en"
-
-
-def speaker(language: str) -> Say:
-    """A function that takes a text in English and in Chinese, and gives the one to show."""
-    return lambda en, zh: zh if language == "zh" else en
 
 
 def _base(tag: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from infra_lab.errors import InfraLabError
+from infra_lab.texts import LANGUAGES
 
-LANGUAGES = ("en", "zh")
 TRACK_NAMES = {
     "algorithms": {"en": "Algorithms", "zh": "算法"},
     "attention": {"en": "Attention", "zh": "注意力"},

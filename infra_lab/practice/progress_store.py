@@ -16,7 +16,6 @@ from pathlib import Path
 
 from infra_lab.errors import InfraLabError
 from infra_lab.practice.catalog import default_root
-from infra_lab.practice.language import Say
 from infra_lab.practice.progress import (
     VERSION,
     DamagedError,
@@ -25,6 +24,7 @@ from infra_lab.practice.progress import (
     is_whole,
     parse,
 )
+from infra_lab.texts import Say, english
 
 PROGRESS_VARIABLE = "INFRA_LAB_PROGRESS"
 LOCK_TIMEOUT_S = 10.0
@@ -46,14 +46,14 @@ class ProgressStore:
     Args:
         path: of the file; it need not exist.
         on_damage: told where a damaged file was set aside.
-        say: of an English and a Chinese text, the one that errors shall have.
+        say: makes what errors say.
     """
 
     def __init__(
         self,
         path: Path,
         on_damage: Callable[[Path], None] = lambda kept: None,
-        say: Say = lambda en, zh: en,
+        say: Say = english,
     ) -> None:
         self.path = path.expanduser().resolve()  # of a link, the file is replaced, not the link
         self._on_damage = on_damage

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from infra_lab.practice.failures import Failure
 from infra_lab.practice.grade import Grade, TestResult, Verdict
-from infra_lab.practice.language import Say, speaker
 from infra_lab.practice.phrases import counted_name, phrase
 from infra_lab.practice.verdict_texts import VERDICTS
+from infra_lab.texts import Say, speaker
 
 PRINTED_LINES = 20  # of a solution's output that a report shows, half of them at either end
 PRINTED_WIDTH = 100

@@ -20,8 +20,8 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.texts import text
 from infra_lab.cli import claims_run
+from infra_lab.texts import text
 
 Run = Callable[..., Any]
 NAME = "paged-memory"  # stands in for the one made up

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra_lab.errors import UsageError
-from infra_lab.practice.language import choose_language, speaker
+from infra_lab.practice.language import choose_language
+from infra_lab.texts import speaker
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.experiments.threads import one_thread
-from infra_lab.claims.texts import Language, Text, text
 from infra_lab.quantization.distance import relative_error
 from infra_lab.quantization.settings import PER_ROW
+from infra_lab.texts import Language, Text, text
 
 _REACH, _LARGEST = 3.0, 100.0
 FACTORS = (1.0, 10.0, 30.0, 100.0)

@@ -21,7 +21,7 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.texts import Language, Text, text
+from infra_lab.texts import Language, Text, text
 
 _STEPS, _SUCCESS = 10, 0.95
 _TASKS = 20_000

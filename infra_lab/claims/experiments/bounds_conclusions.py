@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from infra_lab.claims.experiments import array_bounds as bounds
 from infra_lab.claims.experiments.experiment import Conclusion
 from infra_lab.claims.experiments.native_programs import ABORTED
-from infra_lab.claims.texts import text
+from infra_lab.texts import text
 
 
 def about_the_stack(

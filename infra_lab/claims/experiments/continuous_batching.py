@@ -23,7 +23,6 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
 from infra_lab.claims.experiments.workload import SHAREGPT, draw_lengths, poisson
-from infra_lab.claims.texts import Language, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.simulation import (
     SimulatedRun,
@@ -33,6 +32,7 @@ from infra_lab.engine.simulation import (
     percentile,
     simulate,
 )
+from infra_lab.texts import Language, text
 
 JOBS = (200, 50, 100)
 QUEUED_TIMES = 50

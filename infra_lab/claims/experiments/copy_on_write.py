@@ -25,13 +25,13 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.workload import ALPACA, SHAREGPT, Lengths, draw_lengths
-from infra_lab.claims.texts import Language, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput
+from infra_lab.texts import Language, text
 
 if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM

@@ -21,7 +21,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.native_programs import Workshop, workshop
-from infra_lab.claims.texts import Language, Text, text
+from infra_lab.texts import Language, Text, text
 
 _SIZES = (4, 40, 2000)
 _LEVELS = ("-O2", "-O3")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from infra_lab.claims.texts import Language, Text
+from infra_lab.texts import Language, Text
 
 Need = Literal["model", "compiler", "linux"]
 Cell = str | float | Text

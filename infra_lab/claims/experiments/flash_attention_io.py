@@ -35,8 +35,8 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.fits import fitted_exponent
 from infra_lab.claims.experiments.threads import one_thread
-from infra_lab.claims.texts import Language, text
 from infra_lab.quantization.distance import relative_error
+from infra_lab.texts import Language, text
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.experiments.threads import one_thread
-from infra_lab.claims.texts import Language, text
+from infra_lab.texts import Language, text
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from infra_lab.claims.experiments.attention_probes import Counted, Rounded, as_backend, read_whole
-from infra_lab.claims.texts import Text, text
 from infra_lab.quantization.distance import relative_error
+from infra_lab.texts import Text, text
 
 if TYPE_CHECKING:
     import torch

@@ -21,7 +21,7 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.launches import Launches
-from infra_lab.claims.texts import Language, text
+from infra_lab.texts import Language, text
 
 _PUBLISHED_UNFUSED, _PUBLISHED_FUSED = 240, 80
 _PUBLISHED_LAUNCH_US = 5

@@ -27,7 +27,7 @@ from infra_lab.claims.experiments.native_programs import (
     Workshop,
     workshop,
 )
-from infra_lab.claims.texts import Language, Text, text
+from infra_lab.texts import Language, Text, text
 
 _ABSENT = text("not here", "此处没有")
 _SEEN = {None: _ABSENT, True: text("yes", "是"), False: text("no", "否")}

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from infra_lab.claims.experiments.experiment import Experiment, Need
-from infra_lab.claims.texts import Say, english
 from infra_lab.errors import InfraLabError, UsageError
 from infra_lab.models.catalog import DEFAULT_MODEL
+from infra_lab.texts import Say, english
 
 CXX_COMPILERS = ("g++", "c++", "clang++")
 

@@ -21,9 +21,9 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.threads import one_thread
-from infra_lab.claims.texts import Language, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.quantization.distance import relative_error
+from infra_lab.texts import Language, text
 
 if TYPE_CHECKING:
     import torch

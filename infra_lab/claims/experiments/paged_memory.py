@@ -39,9 +39,9 @@ from infra_lab.claims.experiments.workload import (
     draw_lengths,
     poisson,
 )
-from infra_lab.claims.texts import Language, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.simulation import SimulatedStep, UnitSteps, simulate
+from infra_lab.texts import Language, text
 
 BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)

@@ -31,8 +31,8 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.step_cost import SETTING, RooflineCost, llama_13b_on_a100
 from infra_lab.claims.experiments.workload import Lengths, draw_lengths, poisson
-from infra_lab.claims.texts import Language, text
 from infra_lab.engine.simulation import TracedRequest, percentile
+from infra_lab.texts import Language, text
 
 RATES_PER_S = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 TTFT_S, TPOT_S, WANTED_SHARE = 1.0, 0.030, 0.9

@@ -22,13 +22,13 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.texts import Language, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import Scheduler
 from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.step import ModelOutput
+from infra_lab.texts import Language, text
 
 BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 PROMPT = 320

@@ -22,11 +22,11 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.verified_drafts import simulated_tokens_per_step
-from infra_lab.claims.texts import Language, Text, text
 from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.sampling_params import SamplingParams
 from infra_lab.speculative.acceptance import SpeculativeStats
 from infra_lab.speculative_config import SpeculativeConfig
+from infra_lab.texts import Language, Text, text
 
 if TYPE_CHECKING:
     from infra_lab.engine.llm import LLM

@@ -18,9 +18,9 @@ from infra_lab.calculators.models import Model
 from infra_lab.calculators.parameters import active_linear_parameters, head_parameters
 from infra_lab.calculators.roofline import Setting, read_weight_bytes, roofline_time
 from infra_lab.calculators.weights import weight_bytes
-from infra_lab.claims.texts import Text, text
 from infra_lab.config import DEFAULT_BLOCK_SIZE
 from infra_lab.step import SchedulerOutput
+from infra_lab.texts import Text, text
 
 COMPUTE_EFFICIENCY = 0.6
 BANDWIDTH_EFFICIENCY = 0.8

@@ -29,8 +29,8 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.sharded_layers import LayerShape, Ring, forward, random_layers
-from infra_lab.claims.texts import Language, text
 from infra_lab.quantization.distance import relative_error
+from infra_lab.texts import Language, text
 
 RANKS = (2, 4)
 _SHAPE = LayerShape()

@@ -22,8 +22,8 @@ from infra_lab.claims.experiments.experiment import (
 )
 from infra_lab.claims.experiments.quantized_model import QualityBench
 from infra_lab.claims.experiments.threads import one_thread
-from infra_lab.claims.texts import Language, Text, text
 from infra_lab.quantization.settings import PER_ROW
+from infra_lab.texts import Language, Text, text
 
 _LAYERS = (0, 14, 29)
 _LAYER = 6  # whose outputs are compared

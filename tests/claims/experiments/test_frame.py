@@ -14,8 +14,8 @@ from infra_lab.claims.experiments.experiment import (
     silent,
 )
 from infra_lab.claims.experiments.needs import check_needs, missing
-from infra_lab.claims.texts import text
 from infra_lab.errors import UsageError
+from infra_lab.texts import text
 
 TABLE = Table(
     text("By size", "按大小"),
