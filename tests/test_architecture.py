@@ -91,6 +91,7 @@ TORCH_FREE_PATTERNS = [
     "engine/request*.py",
     "engine/policies.py",
     "engine/simulation.py",
+    "engine/traces.py",
     "calculators/*.py",
     "claims/**/*.py",
 ]

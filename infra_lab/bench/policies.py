@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
-from infra_lab.bench.runs import percentile
 from infra_lab.config import AGING_POLICIES, SCHEDULING_POLICIES, EngineConfig
-from infra_lab.engine.simulation import ServedRequest, TracedRequest, simulate
+from infra_lab.engine.simulation import ServedRequest, TracedRequest, percentile, simulate
+from infra_lab.engine.traces import uniform
 from infra_lab.errors import UsageError
 from infra_lab.step import SchedulerOutput
 
@@ -75,8 +75,9 @@ class Trace:
         for _ in range(self.num_requests):
             if self.rate_per_s:
                 now += -math.log(1.0 - draw.random()) / self.rate_per_s
-            prompt = _uniform(draw, self.prompt)
-            output = _uniform(draw, self.long if draw.random() < self.long_share else self.short)
+            prompt = uniform(*self.prompt, draw)
+            is_long = draw.random() < self.long_share
+            output = uniform(*(self.long if is_long else self.short), draw)
             priority = int(draw.random() >= self.urgent_share)
             arrivals.append(TracedRequest(now, prompt, output, priority))
         return arrivals
@@ -142,8 +143,3 @@ def _figures(served: Sequence[ServedRequest]) -> dict[str, float] | None:
         "ttft_mean_s": mean(ttfts),
         "ttft_p99_s": percentile(ttfts, 99),
     }
-
-
-def _uniform(draw: random.Random, bounds: tuple[int, int]) -> int:
-    low, high = bounds
-    return low + int(draw.random() * (high - low + 1))

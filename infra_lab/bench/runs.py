@@ -7,11 +7,12 @@ Torch-free.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from infra_lab.engine.simulation import percentile
 
 PERCENTILES = (50, 90, 99)
 
@@ -56,15 +57,6 @@ def time_per_output_token_s(ttft_s: float, latency_s: float, output_tokens: int)
     if output_tokens < 2:
         return None
     return (latency_s - ttft_s) / (output_tokens - 1)
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of `values` lie, linear between neighbours."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
-    high = math.ceil(place)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def batch_figures(runs: Sequence[BatchRun]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any
 
 from infra_lab.bench.arrivals import Arrivals
 from infra_lab.bench.openai_endpoint import Exchange, error_counts
-from infra_lab.bench.runs import PERCENTILES, percentile
+from infra_lab.bench.runs import PERCENTILES
 from infra_lab.bench.serving import ServingRun
+from infra_lab.engine.simulation import percentile
 from infra_lab.errors import UsageError
 
 LATE_MS, LATE_SHARE = 20.0, 0.1  # of P99, and of the median E2E latency: both are passed by a

@@ -8,16 +8,15 @@ a word makes is found by asking the endpoint itself. Torch-free.
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 from infra_lab.bench.perplexity import read_text
 from infra_lab.bench.workload import parse_range
+from infra_lab.engine.traces import ALPACA_MEANS, SHAREGPT_MEANS, log_normal, uniform
 from infra_lab.errors import UsageError
 
 
@@ -44,10 +43,8 @@ class LogNormal:
     high: int
 
     def draw(self, draw: random.Random) -> int:
-        mu = math.log(self.mean) - self.sigma**2 / 2
-        share = draw.random() or 0.5  # 0 has no quantile
-        length = math.exp(NormalDist(mu, self.sigma).inv_cdf(share))
-        return max(self.low, min(self.high, round(length)))
+        length = round(log_normal(self.mean, self.sigma, draw.random()))
+        return max(self.low, min(self.high, length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +59,17 @@ class Uniform:
             )
 
     def draw(self, draw: random.Random) -> int:
-        return self.low + int(draw.random() * (self.high - self.low + 1))
+        return uniform(self.low, self.high, draw)
 
 
 Lengths = LogNormal | Uniform
 
-# Means of conversations and of instructions: Kwon et al. 2023 (arXiv 2309.06180), figure 11. It
-# gives no spread: sigma 1 is this benchmark's own choice. The bounds are those to which vLLM's
-# benchmark filters ShareGPT: prompts of 4 to 1024 tokens, 2048 together with the answer.
-DATASETS: dict[str, tuple[LogNormal, LogNormal]] = {
-    "sharegpt": (LogNormal(161.31, 1.0, 4, 1024), LogNormal(337.99, 1.0, 4, 1024)),
-    "alpaca": (LogNormal(19.31, 1.0, 4, 1024), LogNormal(58.45, 1.0, 4, 1024)),
+# The paper that gives the means gives no spread: sigma 1 is this benchmark's own choice. The bounds
+# are those to which vLLM's benchmark filters ShareGPT: prompts of 4 to 1024 tokens, 2048 together
+# with the answer.
+DATASETS: dict[str, list[LogNormal]] = {
+    name: [LogNormal(mean, 1.0, 4, 1024) for mean in means]
+    for name, means in (("sharegpt", SHAREGPT_MEANS), ("alpaca", ALPACA_MEANS))
 }
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra_lab.engine.traces import uniform
 from infra_lab.errors import UsageError
 from infra_lab.models.config import ModelConfig
 
@@ -65,17 +66,13 @@ class Workload:
         return replace(self, vocab_size=config.vocab_size)
 
     def requests(self) -> list[BenchRequest]:
-        """Draws the requests; the same on every machine and Python version.
-
-        Only `Random.random()` is used: it is the one method whose sequence for a given integer
-        seed Python promises to keep (`randint` and `choices` may change).
-        """
+        """Draws the requests; the same on every machine and Python version."""
         draw = random.Random(self.seed)
         requests = []
         for _ in range(self.num_requests):
-            prompt_len = _uniform(draw, self.prompt_len_min, self.prompt_len_max)
-            output_len = _uniform(draw, self.output_len_min, self.output_len_max)
-            ids = tuple(_uniform(draw, 0, self.vocab_size - 1) for _ in range(prompt_len))
+            prompt_len = uniform(self.prompt_len_min, self.prompt_len_max, draw)
+            output_len = uniform(self.output_len_min, self.output_len_max, draw)
+            ids = tuple(uniform(0, self.vocab_size - 1, draw) for _ in range(prompt_len))
             requests.append(BenchRequest(ids, output_len))
         return requests
 
@@ -133,10 +130,6 @@ def load_job(path: Path) -> Job:
 
 def _request_from_json(item: Mapping[str, Any]) -> BenchRequest:
     return BenchRequest(tuple(int(i) for i in item["prompt_token_ids"]), int(item["output_len"]))
-
-
-def _uniform(draw: random.Random, low: int, high: int) -> int:
-    return low + int(draw.random() * (high - low + 1))
 
 
 def _require_at_least(what: str, value: int, minimum: int) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra_lab.bench.runs import BatchRun, StreamRun, batch_figures, percentile, stream_figures
+from infra_lab.bench.runs import BatchRun, StreamRun, batch_figures, stream_figures
+from infra_lab.engine.simulation import percentile
 
 times = st.floats(0, 1e6, allow_nan=False)
 

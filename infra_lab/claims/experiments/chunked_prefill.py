@@ -23,9 +23,9 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import poisson
 from infra_lab.config import EngineConfig
 from infra_lab.engine.simulation import SimulatedRun, TracedRequest, percentile, simulate
+from infra_lab.engine.traces import poisson
 from infra_lab.texts import Language, text
 
 BUDGETS = (64, 128, 256, 512, 1024, 2048)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from statistics import NormalDist, mean
+from statistics import mean
 
 from infra_lab.claims.experiments.experiment import (
     Conclusion,
@@ -22,7 +22,6 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import SHAREGPT, draw_lengths, poisson
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.simulation import (
     SimulatedRun,
@@ -32,6 +31,7 @@ from infra_lab.engine.simulation import (
     percentile,
     simulate,
 )
+from infra_lab.engine.traces import SHAREGPT, draw_lengths, log_normal, poisson
 from infra_lab.texts import Language, text
 
 JOBS = (200, 50, 100)
@@ -106,15 +106,14 @@ def gain(spread: str, seats: int, random: Random) -> float:
 
 
 def _length(spread: str, random: Random) -> int:
-    uniform = random.random()
+    share = random.random()
     if spread == "equal":
         return _MEAN_LENGTH
     if spread == "uniform":
-        return 1 + int(uniform * 2 * _MEAN_LENGTH)
+        return 1 + int(share * 2 * _MEAN_LENGTH)
     if spread == "exponential":
-        return 1 + int(-math.log(1 - uniform) * _MEAN_LENGTH)
-    normal = NormalDist().inv_cdf(min(max(uniform, 1e-9), 1 - 1e-9))
-    return 1 + int(_MEAN_LENGTH * math.exp(normal - 0.5))
+        return 1 + int(-math.log(1 - share) * _MEAN_LENGTH)
+    return 1 + int(log_normal(_MEAN_LENGTH, 1.0, share))
 
 
 def _serve_at_rates(seed: int) -> list[tuple[str, float, SimulatedRun]]:

@@ -24,10 +24,10 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.experiments.workload import ALPACA, SHAREGPT, Lengths, draw_lengths
 from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
 from infra_lab.engine.request import Request
 from infra_lab.engine.scheduler import Scheduler
+from infra_lab.engine.traces import ALPACA, SHAREGPT, Lengths, draw_lengths
 from infra_lab.models.catalog import DEFAULT_MODEL
 from infra_lab.sampling_params import BeamSearchParams, SamplingParams
 from infra_lab.step import ModelOutput

@@ -32,15 +32,15 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.experiments.workload import (
+from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
+from infra_lab.engine.simulation import SimulatedStep, UnitSteps, simulate
+from infra_lab.engine.traces import (
     ALPACA,
     LONGEST,
     SHAREGPT,
     draw_lengths,
     poisson,
 )
-from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
-from infra_lab.engine.simulation import SimulatedStep, UnitSteps, simulate
 from infra_lab.texts import Language, text
 
 BLOCK_SIZE = DEFAULT_BLOCK_SIZE

@@ -30,8 +30,8 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, RooflineCost, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import Lengths, draw_lengths, poisson
 from infra_lab.engine.simulation import TracedRequest, percentile
+from infra_lab.engine.traces import Lengths, draw_lengths, poisson
 from infra_lab.texts import Language, text
 
 RATES_PER_S = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)

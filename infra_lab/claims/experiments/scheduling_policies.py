@@ -22,7 +22,6 @@ from infra_lab.claims.experiments.experiment import (
     column,
 )
 from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.claims.experiments.workload import poisson
 from infra_lab.config import EngineConfig
 from infra_lab.engine.policies import PRIORITY_AGING_STEPS, SJF_AGING_STEPS
 from infra_lab.engine.simulation import (
@@ -33,6 +32,7 @@ from infra_lab.engine.simulation import (
     percentile,
     simulate,
 )
+from infra_lab.engine.traces import poisson
 from infra_lab.texts import Language, Text, text
 
 STREAMS = (200, 400, 800)  # short jobs that compete with the one that may starve

@@ -17,13 +17,13 @@ from infra_lab.claims.experiments.step_cost import (
     blocks_that_fit,
     llama_13b_on_a100,
 )
-from infra_lab.claims.experiments.workload import (
+from infra_lab.engine.simulation import percentile
+from infra_lab.engine.traces import (
     ALPACA,
     SHAREGPT,
     draw_lengths,
     poisson,
 )
-from infra_lab.engine.simulation import percentile
 from infra_lab.step import ScheduledRequest, SchedulerOutput
 
 COST = llama_13b_on_a100()

@@ -1,0 +1,75 @@
+"""Requests as users send them: how long they are, and when they come.
+
+Answers "what does a realistic load look like?": most requests are short and a few long, and they
+come at random. For simulations and for benchmarks of real engines alike. Of `random` only
+`Random.random()` is used, the one method whose sequence for a seed Python promises to keep: one
+seed is one trace on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import NormalDist
+
+from infra_lab.engine.simulation import TracedRequest
+
+LONGEST = 2048  # OPT's context, which the paper's requests were cut to
+
+# Mean tokens of prompts and of answers, as the vLLM paper (arXiv 2309.06180, figure 11) prints
+# them for its two traces. The traces are not shipped, and whoever draws chooses the spread.
+SHAREGPT_MEANS = (161.31, 337.99)
+ALPACA_MEANS = (19.31, 58.45)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Log-normal prompts and answers. `spread`: the standard deviation of a length's logarithm."""
+
+    name: str
+    mean_prompt: float
+    mean_output: float
+    spread: float
+    longest: int = LONGEST
+
+
+SHAREGPT = Lengths("ShareGPT", *SHAREGPT_MEANS, 0.85)
+ALPACA = Lengths("Alpaca", *ALPACA_MEANS, 0.85)
+
+
+def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
+    """Prompt and output tokens of each request; those longer than the context are drawn again."""
+    drawn: list[tuple[int, int]] = []
+    while len(drawn) < count:
+        prompt, output = (
+            max(1, round(log_normal(mean, lengths.spread, 1.0 - random.random())))
+            for mean in (lengths.mean_prompt, lengths.mean_output)
+        )
+        if prompt + output <= lengths.longest:
+            drawn.append((prompt, output))
+    return drawn
+
+
+def poisson(
+    lengths: Sequence[tuple[int, int]], rate_per_s: float, random: Random
+) -> list[TracedRequest]:
+    """Arrivals at random moments, so many a second in the mean; a rate of 0 has all at once."""
+    now, arrivals = 0.0, []
+    for prompt, output in lengths:
+        if rate_per_s:
+            now += -math.log(1.0 - random.random()) / rate_per_s
+        arrivals.append(TracedRequest(now, prompt, output))
+    return arrivals
+
+
+def uniform(low: int, high: int, random: Random) -> int:
+    """A whole number from `low` to `high`, both among them."""
+    return low + int(random.random() * (high - low + 1))
+
+
+def log_normal(mean: float, spread: float, share: float) -> float:
+    """The length that so large a share of a log-normal distribution of that mean is below."""
+    inside = min(max(share, 2**-53), 1 - 2**-53)  # neither 0 nor 1 has a quantile
+    return mean * math.exp(spread * NormalDist().inv_cdf(inside) - spread**2 / 2)
