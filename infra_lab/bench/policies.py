@@ -8,16 +8,14 @@ The same seed gives the same figures on every machine, in seconds, without torch
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
 from infra_lab.config import AGING_POLICIES, SCHEDULING_POLICIES, EngineConfig
-from infra_lab.engine.simulation import ServedRequest, TracedRequest, percentile, simulate
-from infra_lab.engine.traces import uniform
+from infra_lab.engine.simulation import ServedRequest, percentile, simulate
+from infra_lab.engine.traces import Trace
 from infra_lab.errors import UsageError
 from infra_lab.step import SchedulerOutput
 
@@ -40,47 +38,6 @@ class StepCost:
         tokens = step.total_num_scheduled_tokens
         per_token = self.token_ms * tokens + self.context_token_ms * context
         return (self.fixed_ms + per_token) / 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Requests as users send them: Poisson arrivals, most answers short and some long.
-
-    Attributes:
-        rate_per_s: mean arrivals a second; 0 has all there at the start.
-        short, long: bounds of the output length, uniform between.
-        long_share: of the requests, how many give a long answer.
-        urgent_share: how many have priority 0, the others 1.
-    """
-
-    num_requests: int = 400
-    rate_per_s: float = 2.2
-    seed: int = 0
-    prompt: tuple[int, int] = (16, 256)
-    short: tuple[int, int] = (8, 64)
-    long: tuple[int, int] = (192, 512)
-    long_share: float = 0.2
-    urgent_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.num_requests < 1:
-            raise UsageError(f"a trace needs at least 1 request, not {self.num_requests}")
-        if not 0 <= self.rate_per_s < math.inf:
-            raise UsageError(f"the rate must be 0 or more requests a second, not {self.rate_per_s}")
-
-    def arrivals(self) -> list[TracedRequest]:
-        """The same on every machine: of `random`, only `Random.random()` is used."""
-        draw = random.Random(self.seed)
-        arrivals, now = [], 0.0
-        for _ in range(self.num_requests):
-            if self.rate_per_s:
-                now += -math.log(1.0 - draw.random()) / self.rate_per_s
-            prompt = uniform(*self.prompt, draw)
-            is_long = draw.random() < self.long_share
-            output = uniform(*(self.long if is_long else self.short), draw)
-            priority = int(draw.random() >= self.urgent_share)
-            arrivals.append(TracedRequest(now, prompt, output, priority))
-        return arrivals
 
 
 def policies_report(
@@ -106,7 +63,7 @@ def policies_report(
             f"{' or '.join(AGING_POLICIES)}"
         )
     arrivals = trace.arrivals()
-    at_once = [TracedRequest(0.0, a.prompt_len, a.output_len, a.priority) for a in arrivals]
+    at_once = [replace(one, arrival_s=0.0) for one in arrivals]
     report: dict[str, Any] = {}
     for policy in policies:
         ages = aging_steps if policy in AGING_POLICIES else None

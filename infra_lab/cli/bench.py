@@ -292,9 +292,10 @@ def policies(
     The engine's own scheduler serves it, on a clock that a model of the step time moves: no model
     is loaded and the figures are the same everywhere. A tenth of the requests is urgent.
     """
-    from infra_lab.bench.policies import StepCost, Trace, policies_report
+    from infra_lab.bench.policies import StepCost, policies_report
     from infra_lab.bench.tables import policies_table
     from infra_lab.config import SCHEDULING_POLICIES, EngineConfig
+    from infra_lab.engine.traces import Trace
 
     config = EngineConfig(
         num_blocks=num_blocks,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import NormalDist
 
 from infra_lab.engine.simulation import TracedRequest
+from infra_lab.errors import UsageError
 
 LONGEST = 2048  # OPT's context, which the paper's requests were cut to
 
@@ -37,6 +38,46 @@ class Lengths:
 
 SHAREGPT = Lengths("ShareGPT", *SHAREGPT_MEANS, 0.85)
 ALPACA = Lengths("Alpaca", *ALPACA_MEANS, 0.85)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Poisson arrivals of requests of which most have a short answer and some a long one.
+
+    Attributes:
+        rate_per_s: mean arrivals a second; 0 has all there at the start.
+        prompt, short, long: bounds of the lengths, uniform between, both among them.
+        long_share: of the requests, how many give a long answer.
+        urgent_share: how many have priority 0, the others 1.
+    """
+
+    num_requests: int = 400
+    rate_per_s: float = 2.2
+    seed: int = 0
+    prompt: tuple[int, int] = (16, 256)
+    short: tuple[int, int] = (8, 64)
+    long: tuple[int, int] = (192, 512)
+    long_share: float = 0.2
+    urgent_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.num_requests < 1:
+            raise UsageError(f"a trace needs at least 1 request, not {self.num_requests}")
+        if not 0 <= self.rate_per_s < math.inf:
+            raise UsageError(f"the rate must be 0 or more requests a second, not {self.rate_per_s}")
+
+    def arrivals(self) -> list[TracedRequest]:
+        """Lengths are drawn first, then moments, then who is urgent: a seed's requests stay the
+        same at any rate."""
+        random = Random(self.seed)
+        lengths = []
+        for _ in range(self.num_requests):
+            answer = self.long if random.random() < self.long_share else self.short
+            lengths.append((uniform(*self.prompt, random), uniform(*answer, random)))
+        arrivals = poisson(lengths, self.rate_per_s, random)
+        return [
+            replace(one, priority=int(random.random() >= self.urgent_share)) for one in arrivals
+        ]
 
 
 def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra_lab.bench.policies import StepCost, Trace, policies_report
+from infra_lab.bench.policies import StepCost, policies_report
 from infra_lab.config import EngineConfig
 from infra_lab.engine.simulation import TracedRequest, simulate
+from infra_lab.engine.traces import Trace
 from infra_lab.errors import UsageError
 
 ONE_SECOND_A_STEP = StepCost(fixed_ms=1000.0, token_ms=0.0, context_token_ms=0.0)
@@ -78,6 +79,23 @@ def test_one_seed_is_one_trace_and_its_rate_is_as_asked() -> None:
     last = Trace(4000, 2.0).arrivals()[-1]
     assert last.arrival_s == pytest.approx(2000, rel=0.1)
     assert {one.arrival_s for one in Trace(9, 0.0).arrivals()} == {0.0}
+
+
+def test_a_seeds_requests_are_the_same_at_any_rate() -> None:
+    slow, fast = (Trace(40, rate, 3).arrivals() for rate in (0.5, 4.0))
+    lengths = [[(one.prompt_len, one.output_len) for one in ones] for ones in (slow, fast)]
+    assert lengths[0] == lengths[1]
+    assert [one.arrival_s for one in slow] == pytest.approx([8 * one.arrival_s for one in fast])
+
+
+def test_lengths_reach_their_bounds_and_shares_are_as_asked() -> None:
+    trace = Trace(4000, prompt=(3, 5), short=(1, 2), long=(7, 9), long_share=0.2, urgent_share=0.1)
+    arrivals = trace.arrivals()
+    assert {one.prompt_len for one in arrivals} == {3, 4, 5}
+    assert {one.output_len for one in arrivals} == {1, 2, 7, 8, 9}
+    # Four standard deviations of the binomial: 101 and 76.
+    assert sum(one.output_len > 2 for one in arrivals) == pytest.approx(800, abs=100)
+    assert sum(one.priority == 0 for one in arrivals) == pytest.approx(400, abs=80)
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -8,9 +8,8 @@ each policy; then one long job competes with an endless stream of short ones, wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
 from statistics import mean
 
 from infra_lab.claims.experiments.experiment import (
@@ -32,15 +31,15 @@ from infra_lab.engine.simulation import (
     percentile,
     simulate,
 )
-from infra_lab.engine.traces import poisson
+from infra_lab.engine.traces import Trace
 from infra_lab.texts import Language, Text, text
 
 STREAMS = (200, 400, 800)  # short jobs that compete with the one that may starve
 _SHORT, _LONG = 10, 200  # tokens
 _SEATS = 4
 _ONE_COMES_AT_S = 50.0
-_NUM_REQUESTS, _RATE_PER_S, _MAX_NUM_SEQS = 240, 7.0, 8
-_URGENT_SHARE = 0.1
+_MAX_NUM_SEQS = 8
+_TRACE = Trace(num_requests=240, rate_per_s=7.0, prompt=(16, 255), short=(8, 63), long=(192, 511))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ RULES = (
 
 
 def run(progress: Progress, seed: int) -> Result:
-    arrivals = mixed_trace(seed)
+    arrivals = replace(_TRACE, seed=seed).arrivals()
     served: dict[str, list[ServedRequest]] = {}
     waits: dict[str, list[float]] = {}
     for step, rule in enumerate(RULES):
@@ -72,24 +71,6 @@ def run(progress: Progress, seed: int) -> Result:
         waits[rule.name] = [starved_wait_steps(rule, size) for size in STREAMS]
     numbers = _numbers(served, waits)
     return Result(numbers, (_trace_table(served), _starvation_table(waits)), _conclusions(numbers))
-
-
-def mixed_trace(seed: int) -> list[TracedRequest]:
-    """Most answers short, a fifth long; a tenth of the requests urgent (priority 0, others 1)."""
-    random = Random(seed)
-    lengths = []
-    for _ in range(_NUM_REQUESTS):
-        low, high = (192, 512) if random.random() < 0.2 else (8, 64)
-        lengths.append((16 + int(random.random() * 240), low + int(random.random() * (high - low))))
-    return [
-        TracedRequest(
-            one.arrival_s,
-            one.prompt_len,
-            one.output_len,
-            int(random.random() >= _URGENT_SHARE),
-        )
-        for one in poisson(lengths, _RATE_PER_S, random)
-    ]
 
 
 def _serve_trace(arrivals: Sequence[TracedRequest], rule: Rule) -> list[ServedRequest]:
@@ -171,11 +152,12 @@ def _trace_table(served: Mapping[str, list[ServedRequest]]) -> Table:
             percentile(urgent, 99),
         )
 
+    count = _TRACE.num_requests
     return Table(
         text(
-            f"{_NUM_REQUESTS} requests, a fifth long, a tenth urgent, {_MAX_NUM_SEQS} seats. "
+            f"{count} requests, a fifth long, a tenth urgent, {_MAX_NUM_SEQS} seats. "
             f"{SETTING['en']}",
-            f"{_NUM_REQUESTS} 个请求，五分之一为长输出，十分之一为紧急，{_MAX_NUM_SEQS} 个 slot。"
+            f"{count} 个请求，五分之一为长输出，十分之一为紧急，{_MAX_NUM_SEQS} 个 slot。"
             f"{SETTING['zh']}",
         ),
         (
