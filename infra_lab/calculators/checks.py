@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from math import isqrt
 from typing import TypeVar
@@ -22,6 +22,14 @@ def require_count(name: str, value: int, minimum: int = 1) -> None:
         raise UsageError(f"{name} must be at least {minimum}, not {value}")
     if value > LARGEST_COUNT:
         raise UsageError(f"{name} must be at most 10^15, and has {len(str(value))} digits")
+
+
+def require_lengths(lengths: Sequence[int]) -> None:
+    """Tokens of each request, and at least one request."""
+    if not lengths:
+        raise UsageError("no requests: give at least one length")
+    for length in lengths:
+        require_count("a request's length", length)
 
 
 def require_positive(name: str, value: float) -> None:

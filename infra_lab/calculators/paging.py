@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra_lab.calculators.checks import require_count
+from infra_lab.calculators.checks import require_count, require_lengths
 from infra_lab.calculators.kv_cache import num_blocks
 from infra_lab.errors import UsageError
 
@@ -17,7 +17,7 @@ from infra_lab.errors import UsageError
 def contiguous_utilization(used: Sequence[int], reserved: int) -> float:
     """Used over reserved tokens, each request holding `reserved` slots from first to last."""
     require_count("reserved", reserved)
-    _check(used)
+    require_lengths(used)
     if max(used) > reserved:
         raise UsageError(f"a request of {max(used)} tokens does not fit into {reserved} slots")
     return sum(used) / (reserved * len(used))
@@ -36,7 +36,7 @@ def mean_last_block_waste(block_size: int) -> float:
 
 def paged_utilization(used: Sequence[int], block_size: int) -> float:
     """Used over allocated slots; only last blocks have empty ones."""
-    _check(used)
+    require_lengths(used)
     allocated = sum(num_blocks(tokens, block_size) * block_size for tokens in used)
     return sum(used) / allocated
 
@@ -52,10 +52,3 @@ def tokens_fill_blocks(num_tokens: int, block_size: int) -> int:
     require_count("num_tokens", num_tokens, 0)
     require_count("block_size", block_size)
     return num_tokens // block_size
-
-
-def _check(used: Sequence[int]) -> None:
-    if not used:
-        raise UsageError("no requests: give at least one length")
-    for tokens in used:
-        require_count("a request's length", tokens)

@@ -7,6 +7,7 @@ all-reduces. Which is less depends on batch, link and start-up: this puts all pl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -40,11 +41,7 @@ def fewest_gpus_that_split(
     `request_bytes` are of one copy: where ranks outnumber the KV heads, or share a latent, each
     number of GPUs stores its own number of copies.
     """
-    for number in divisors(model.num_query_heads):
-        try:
-            copies = cache_copies(model, number)
-        except UsageError:
-            continue  # the heads do not split so
+    for number, copies in _splits(model, model.num_query_heads):
         found = capacity(
             memory_bytes,
             weight_bytes,
@@ -95,11 +92,7 @@ def replica_plans(
     require_count("num_gpus", num_gpus)
     require_count("num_requests", num_requests)
     plans = []
-    for width in divisors(num_gpus):
-        try:
-            copies = cache_copies(model, width)
-        except UsageError:
-            continue  # the heads do not split so
+    for width, copies in _splits(model, num_gpus):
         replicas = num_gpus // width
         batch = ceil(num_requests / replicas)
         message = all_reduce_message_bytes(model.hidden_size, batch)
@@ -126,3 +119,13 @@ def replica_plans(
             )
         )
     return plans
+
+
+def _splits(model: Model, total: int) -> Iterator[tuple[int, float]]:
+    """The divisors of `total` that the heads split by, and the copies of a cache at each."""
+    for number in divisors(total):
+        try:
+            copies = cache_copies(model, number)
+        except UsageError:
+            continue  # the heads do not split so
+        yield number, copies

@@ -128,8 +128,7 @@ def prefill_cost(
     model: Model, num_tokens: int, num_cached: int = 0, setting: Setting | None = None
 ) -> StepCost:
     """One prompt's chunk: every weight once, the cached tokens' keys and values once."""
-    weights = BF16 if setting is None else setting.weights
-    cache = BF16 if setting is None else setting.cache
+    weights, cache = _formats(setting)
     return StepCost(
         flops=prefill_flops(model, num_tokens, num_cached).total_flops,
         weight_bytes=read_weight_bytes(model, num_tokens, weights),
@@ -141,8 +140,7 @@ def decode_cost(
     model: Model, num_requests: int, context: int, setting: Setting | None = None
 ) -> StepCost:
     """One token a request: every weight once, every request's keys and values once."""
-    weights = BF16 if setting is None else setting.weights
-    cache = BF16 if setting is None else setting.cache
+    weights, cache = _formats(setting)
     return StepCost(
         flops=decode_flops(model, num_requests, context).total_flops,
         weight_bytes=read_weight_bytes(model, num_requests, weights),
@@ -214,3 +212,8 @@ def ridge_batch(weights: NumberFormat, setting: Setting) -> float:
     itself for 16 bits, a quarter of it for 4: fewer bytes reach the limit of arithmetic earlier.
     """
     return setting.flops_per_s / setting.bytes_per_s * weights.bytes_per_element / 2
+
+
+def _formats(setting: Setting | None) -> tuple[NumberFormat, NumberFormat]:
+    """Of weights and cache; 16 bits where nothing else is said."""
+    return (BF16, BF16) if setting is None else (setting.weights, setting.cache)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
-from infra_lab.calculators.checks import require_count
+from infra_lab.calculators.checks import require_count, require_lengths
 from infra_lab.errors import UsageError
 
 
@@ -33,7 +33,8 @@ class BatchRun:
 
 def static_batches(lengths: Sequence[int], num_slots: int) -> BatchRun:
     """Requests in order, `num_slots` at a time; each batch lasts as long as its longest."""
-    _check(lengths, num_slots)
+    require_count("num_slots", num_slots)
+    require_lengths(lengths)
     batches = [lengths[start : start + num_slots] for start in range(0, len(lengths), num_slots)]
     return BatchRun(sum(map(max, batches)), num_slots, sum(lengths))
 
@@ -41,7 +42,8 @@ def static_batches(lengths: Sequence[int], num_slots: int) -> BatchRun:
 def continuous_batches(lengths: Sequence[int], num_slots: int) -> BatchRun:
     """Requests in order; one that ends gives its slot to the next in the same step (Orca, OSDI
     2022). Prefill is taken as free: what is compared is the filling of slots."""
-    _check(lengths, num_slots)
+    require_count("num_slots", num_slots)
+    require_lengths(lengths)
     free_at = [0] * num_slots
     for length in lengths:
         heapreplace(free_at, free_at[0] + length)
@@ -79,11 +81,3 @@ def mean_held_tokens(requests: Sequence[tuple[int, int]]) -> float:
         require_count("an output's length", output)
     held = sum(output * (prompt + (output + 1) / 2) for prompt, output in requests)
     return held / sum(output for _, output in requests)
-
-
-def _check(lengths: Sequence[int], num_slots: int) -> None:
-    require_count("num_slots", num_slots)
-    if not lengths:
-        raise UsageError("no requests: give at least one length")
-    for length in lengths:
-        require_count("a request's length", length)
