@@ -20,6 +20,7 @@ from infra_lab.texts import Say, english
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK = "#3b4252"
@@ -121,6 +122,11 @@ def direct_labels(axes: Axes, *, padding: float = 4) -> None:
             label, (x, y), xytext=(padding, 0), textcoords="offset points",
             color=line.get_color(), va="center",
         )  # fmt: skip
+
+
+def in_percent(axis: Axis) -> None:
+    """Labels shares of 0 to 1 as percentages."""
+    axis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
 def _cycle() -> Any:

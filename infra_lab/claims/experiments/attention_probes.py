@@ -23,33 +23,15 @@ if TYPE_CHECKING:
 BLOCK_SIZE = DEFAULT_BLOCK_SIZE
 
 
-class Counted:
-    """A backend around another.
+class Probe:
+    """A backend around another, which sees and may change keys and values on their way in."""
 
-    scored: query-key pairs of one head in one layer, of rectangles of queries and keys, as the
-        plain product of Q and K^T scores them. rows: tokens whose keys and values were projected.
-    query_shape, keys_seen: of the last call, for one head: [queries, head_dim], and how many keys.
-    keys_and_values: where `keep` is set, those of every layer in the last step,
-        [tokens, 2, num_kv_heads, head_dim].
-    """
+    fuses_rotation = False
 
-    def __init__(self, inner: AttentionBackend[Any], keep: bool = False) -> None:
+    def __init__(self, inner: AttentionBackend[Any]) -> None:
         self._inner = inner
-        self._keep = keep
-        self._metadata: AttentionMetadata | None = None
-        self.fuses_rotation = False
-        self.scored = 0
-        self.rows = 0
-        self.query_shape = (0, 0)
-        self.keys_seen = 0
-        self.keys_and_values: list[torch.Tensor] = []
 
     def plan(self, metadata: AttentionMetadata) -> Any:
-        self._metadata = metadata
-        self.keys_and_values = []
-        self.scored += int((metadata.query_lens * metadata.seq_lens).sum())
-        self.rows += metadata.num_tokens
-        self.keys_seen = int(metadata.seq_lens[-1])
         return self._inner.plan(metadata)
 
     def forward(
@@ -60,10 +42,60 @@ class Counted:
         plan: Any,
         out: torch.Tensor,
     ) -> None:
+        self._inner.forward(query, self.passed_on(query, key_value), cache, plan, out)
+
+    def passed_on(self, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        """What the other backend gets for these keys and values, [tokens, 2, num_kv_heads,
+        head_dim]."""
+        return key_value
+
+
+class Counted(Probe):
+    """What passes through, counted.
+
+    scored: query-key pairs of one head in one layer, of rectangles of queries and keys, as the
+        plain product of Q and K^T scores them. rows: tokens whose keys and values were projected.
+    query_shape, keys_seen: of the last call, for one head: [queries, head_dim], and how many keys.
+    keys_and_values: where `keep` is set, those of every layer in the last step,
+        [tokens, 2, num_kv_heads, head_dim].
+    """
+
+    def __init__(self, inner: AttentionBackend[Any], keep: bool = False) -> None:
+        super().__init__(inner)
+        self._keep = keep
+        self.scored = 0
+        self.rows = 0
+        self.query_shape = (0, 0)
+        self.keys_seen = 0
+        self.keys_and_values: list[torch.Tensor] = []
+
+    def plan(self, metadata: AttentionMetadata) -> Any:
+        self.keys_and_values = []
+        self.scored += int((metadata.query_lens * metadata.seq_lens).sum())
+        self.rows += metadata.num_tokens
+        self.keys_seen = int(metadata.seq_lens[-1])
+        return super().plan(metadata)
+
+    def passed_on(self, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         self.query_shape = (query.shape[0], query.shape[2])
         if self._keep:
             self.keys_and_values.append(key_value.clone())
-        self._inner.forward(query, key_value, cache, plan, out)
+        return key_value
+
+
+class Rounded(Probe):
+    """A backend whose keys and values go through `round_keys_and_values` on their way in."""
+
+    def __init__(
+        self,
+        inner: AttentionBackend[Any],
+        round_keys_and_values: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        super().__init__(inner)
+        self._round = round_keys_and_values
+
+    def passed_on(self, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        return self._round(key_value)
 
 
 class SeesAll:
@@ -98,40 +130,13 @@ class SeesAll:
         out.copy_(attended.transpose(0, 1))
 
 
-class Rounded:
-    """A backend whose keys and values go through `round_keys_and_values` on their way in."""
-
-    fuses_rotation = False
-
-    def __init__(
-        self,
-        inner: AttentionBackend[Any],
-        round_keys_and_values: Callable[[torch.Tensor], torch.Tensor],
-    ) -> None:
-        self._inner = inner
-        self._round = round_keys_and_values
-
-    def plan(self, metadata: AttentionMetadata) -> Any:
-        return self._inner.plan(metadata)
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key_value: torch.Tensor,
-        cache: LayerKVCache,
-        plan: Any,
-        out: torch.Tensor,
-    ) -> None:
-        self._inner.forward(query, self._round(key_value), cache, plan, out)
-
-
-def as_backend(probe: Counted | SeesAll | Rounded) -> AttentionBackend[Any]:
+def as_backend(probe: Probe | SeesAll) -> AttentionBackend[Any]:
     """A probe has a backend's methods; it is no subclass, so that this module starts fast."""
     return cast("AttentionBackend[Any]", probe)
 
 
 def read_whole(
-    model: DecoderForCausalLM, probe: Counted | SeesAll | Rounded, token_ids: Sequence[int]
+    model: DecoderForCausalLM, probe: Probe | SeesAll, token_ids: Sequence[int]
 ) -> torch.Tensor:
     """One sequence without a cache -> its residual stream [tokens, hidden]."""
     from infra_lab.quantization.evaluate import TextModel

@@ -22,8 +22,7 @@ from infra_lab.claims.experiments.experiment import (
     Table,
     column,
 )
-from infra_lab.claims.experiments.step_cost import SETTING, blocks_that_fit, llama_13b_on_a100
-from infra_lab.config import EngineConfig
+from infra_lab.claims.experiments.step_cost import SETTING, chunked_config, llama_13b_on_a100
 from infra_lab.engine.simulation import SimulatedRun, TracedRequest, percentile, simulate
 from infra_lab.engine.traces import poisson
 from infra_lab.texts import Language, text
@@ -73,14 +72,7 @@ def chats_and_long_prompts(seed: int) -> list[TracedRequest]:
 def serve(arrivals: Sequence[TracedRequest], budget: int) -> SimulatedRun:
     """With chunks that fill the budget; a budget of 0 leaves every prompt in one piece."""
     cost = llama_13b_on_a100()
-    config = EngineConfig(
-        num_blocks=blocks_that_fit(cost),
-        max_num_seqs=_MAX_NUM_SEQS,
-        max_num_batched_tokens=budget or LONG_PROMPT + _MAX_NUM_SEQS,
-        enable_chunked_prefill=bool(budget),
-        enable_prefix_caching=False,
-    )
-    return simulate(arrivals, config, cost)
+    return simulate(arrivals, chunked_config(cost, arrivals, budget, _MAX_NUM_SEQS), cost)
 
 
 def of_run(run: SimulatedRun) -> Served:

@@ -259,7 +259,7 @@ def _conclusions(numbers: Mapping[str, float]) -> tuple[Conclusion, ...]:
 
 def draw(result: Result, path: Path, language: Language) -> None:
     """Savings by width, and the bound."""
-    from infra_lab.figures import COLOURS, drawing
+    from infra_lab.figures import COLOURS, drawing, in_percent
 
     saving = result.tables[0]
     names = saving.texts(0, language)
@@ -267,7 +267,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
         for row, name, style in zip(saving.rows, names, ("o-", "s-", "D-", "--"), strict=True):
             colour = COLOURS[6] if style == "--" else None
             axes.plot(WIDTHS, row[1:], style, color=colour, label=name)
-        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(axes.yaxis)
         axes.set_xticks(WIDTHS)
         axes.set_ylim(0, 1)
         axes.set_xlabel({"en": "samples or beams", "zh": "采样数或 beam 宽度"}[language])

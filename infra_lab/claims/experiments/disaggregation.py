@@ -13,8 +13,7 @@ from itertools import pairwise
 
 from infra_lab.calculators.kv_cache import bytes_per_token
 from infra_lab.calculators.parallel import transfer_s
-from infra_lab.claims.experiments.step_cost import RooflineCost, blocks_that_fit
-from infra_lab.config import EngineConfig
+from infra_lab.claims.experiments.step_cost import RooflineCost, chunked_config
 from infra_lab.engine.simulation import SimulatedRun, TracedRequest, simulate
 from infra_lab.step import SchedulerOutput
 
@@ -57,7 +56,7 @@ def colocated(
     end_s = 0.0
     for rank in range(num_gpus):
         own = arrivals[rank::num_gpus]
-        run = simulate(own, _config(cost, own, budget), cost)
+        run = simulate(own, chunked_config(cost, own, budget, MAX_NUM_SEQS), cost)
         seen += [experience(one.token_times_s) for one in run.served]
         end_s = max(end_s, own[0].arrival_s + run.elapsed_s)
     return seen, end_s
@@ -68,7 +67,7 @@ def disaggregated(
 ) -> tuple[list[Experience], float]:
     """One GPU prefills and gives the first token, the other gives the rest."""
     prompts = [replace(one, output_len=1) for one in arrivals]
-    prefilled = simulate(prompts, _config(cost, prompts, 0), cost)
+    prefilled = simulate(prompts, chunked_config(cost, prompts, 0, MAX_NUM_SEQS), cost)
     first_s = _first_token_s(prompts, prefilled)
     token_bytes = bytes_per_token(cost.model, cost.setting.cache)
     moved = sorted(
@@ -82,7 +81,7 @@ def disaggregated(
         TracedRequest(moment, arrivals[index].prompt_len + 1, arrivals[index].output_len - 1)
         for moment, index in moved
     ]
-    whole = replace(_config(cost, received, 0), max_num_batched_tokens=2**20)
+    whole = replace(chunked_config(cost, received, 0, MAX_NUM_SEQS), max_num_batched_tokens=2**20)
     decoded = simulate(received, whole, ReceivedPrompts(cost))
     origin = {id(one): index for one, (_, index) in zip(received, moved, strict=True)}
     seen = []
@@ -110,14 +109,3 @@ def _first_token_s(arrivals: Sequence[TracedRequest], run: SimulatedRun) -> list
     """The moment of each request's first token, in the order of arrival."""
     moments = {id(one.traced): one.traced.arrival_s + one.ttft_s for one in run.served}
     return [moments[id(one)] for one in arrivals]
-
-
-def _config(cost: RooflineCost, arrivals: Sequence[TracedRequest], budget: int) -> EngineConfig:
-    longest = max(one.prompt_len for one in arrivals)
-    return EngineConfig(
-        num_blocks=blocks_that_fit(cost),
-        max_num_seqs=MAX_NUM_SEQS,
-        max_num_batched_tokens=budget or longest + MAX_NUM_SEQS,
-        enable_chunked_prefill=bool(budget),
-        enable_prefix_caching=False,
-    )

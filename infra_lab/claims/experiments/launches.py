@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from infra_lab.models.decoder import DecoderForCausalLM
 
 _PROMPT = 24
+# What our configuration and transformers' have by the same names.
+_SHAPE = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
 # They make or name memory and launch nothing, though the dispatcher calls them no views.
 _NO_LAUNCH = frozenset(
     {"empty", "empty_strided", "empty_like", "new_empty", "_unsafe_view", "detach", "lift_fresh"}
@@ -79,15 +89,9 @@ def reference_step(num_layers: int, attention: str) -> Launches:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    ours = tiny_config(num_layers)
     config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        attn_implementation=attention,
+        **{name: getattr(ours, name) for name in _SHAPE}, attn_implementation=attention
     )
     model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
     # Renamed in transformers 5.20 or so; the old name warns there.

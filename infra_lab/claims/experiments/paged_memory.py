@@ -257,7 +257,7 @@ def _conclusions(numbers: Mapping[str, float]) -> tuple[Conclusion, ...]:
 
 def draw(result: Result, path: Path, language: Language) -> None:
     """Where the memory goes, and what the size of a block does."""
-    from infra_lab.figures import COLOURS, GRID, drawing
+    from infra_lab.figures import COLOURS, GRID, drawing, in_percent
 
     memory, _, sweep = result.tables
     colours = (COLOURS[2], COLOURS[5], COLOURS[1], GRID)
@@ -272,7 +272,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
             bars.text(0.01, place, share, va="center", color="white")
         bars.invert_yaxis()
         bars.set_xlim(0, 1)
-        bars.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(bars.xaxis)
         bars.grid(visible=False)
         bars.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.08))
         bars.set_title(
@@ -287,7 +287,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
             )
         lines.set_xscale("log", base=2)
         lines.set_xticks(BLOCK_SIZES, [str(size) for size in BLOCK_SIZES])
-        lines.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(lines.yaxis)
         lines.set_ylim(0, 1.03)
         lines.set_xlabel({"en": "tokens in a block", "zh": "块大小（token）"}[language])
         lines.set_title({"en": "Held blocks that hold tokens", "zh": "已分配块的填充率"}[language])

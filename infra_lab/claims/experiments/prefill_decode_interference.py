@@ -207,7 +207,7 @@ def _conclusions(numbers: Mapping[str, float]) -> tuple[Conclusion, ...]:
 
 def draw(result: Result, path: Path, language: Language) -> None:
     """Attainment by rate; where the lines cross the wanted share is the goodput."""
-    from infra_lab.figures import COLOURS, drawing
+    from infra_lab.figures import COLOURS, drawing, in_percent
 
     rates = result.tables[1]
     with drawing(path, width=7.2, height=4.2) as (_, axes):
@@ -219,7 +219,7 @@ def draw(result: Result, path: Path, language: Language) -> None:
                 label=heading.title[language],
             )
         axes.axhline(WANTED_SHARE, color=COLOURS[6], linestyle="--")
-        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(axes.yaxis)
         axes.set_ylim(0, 1.05)
         axes.set_xlabel({"en": "requests a second", "zh": "请求/秒"}[language])
         axes.set_title(

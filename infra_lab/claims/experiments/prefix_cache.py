@@ -282,13 +282,13 @@ def _conclusions(numbers: Mapping[str, float], timed: Sequence[Timed]) -> tuple[
 
 def draw(result: Result, path: Path, language: Language) -> None:
     """TTFT by the share of the prompt that is cached."""
-    from infra_lab.figures import drawing
+    from infra_lab.figures import drawing, in_percent
 
     ttft = result.tables[1]
     with drawing(path, width=6.5, height=3.8) as (_, axes):
         shares = [shared / PROMPT for shared in ttft.numbers(0)]
         axes.plot(shares, ttft.numbers(3), marker="o")
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(axes.xaxis)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(
             {"en": "share of the prompt seen before", "zh": "与之前请求相同的前缀比例"}[language]

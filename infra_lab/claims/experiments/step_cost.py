@@ -7,6 +7,7 @@ engines reach (see `calculators.roofline`); conclusions must not hang on them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from infra_lab.calculators.capacity import DEFAULT_UTILIZATION, capacity
@@ -18,7 +19,8 @@ from infra_lab.calculators.models import Model
 from infra_lab.calculators.parameters import active_linear_parameters, head_parameters
 from infra_lab.calculators.roofline import Setting, read_weight_bytes, roofline_time
 from infra_lab.calculators.weights import weight_bytes
-from infra_lab.config import DEFAULT_BLOCK_SIZE
+from infra_lab.config import DEFAULT_BLOCK_SIZE, EngineConfig
+from infra_lab.engine.simulation import TracedRequest
 from infra_lab.step import SchedulerOutput
 from infra_lab.texts import Text, text
 
@@ -91,6 +93,21 @@ def blocks_that_fit(
         num_gpus=one.num_gpus,
         utilization=utilization,
     ).num_requests
+
+
+def chunked_config(
+    cost: RooflineCost, arrivals: Sequence[TracedRequest], budget: int, max_num_seqs: int
+) -> EngineConfig:
+    """With chunks of prompts that fill the budget of a step; a budget of 0 leaves every prompt in
+    one piece."""
+    longest = max(one.prompt_len for one in arrivals)
+    return EngineConfig(
+        num_blocks=blocks_that_fit(cost),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget or longest + max_num_seqs,
+        enable_chunked_prefill=bool(budget),
+        enable_prefix_caching=False,
+    )
 
 
 SETTING: Text = text(

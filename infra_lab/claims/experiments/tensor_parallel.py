@@ -242,12 +242,12 @@ def _conclusions(numbers: Mapping[str, float]) -> tuple[Conclusion, ...]:
 
 def draw(result: Result, path: Path, language: Language) -> None:
     """The share of a step that the all-reduces take, by the start-up of a hop."""
-    from infra_lab.figures import drawing
+    from infra_lab.figures import drawing, in_percent
 
     shares = result.tables[1]
     with drawing(path, width=6.5, height=3.8) as (_, axes):
         axes.plot(shares.numbers(0), shares.numbers(2), marker="o")
-        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        in_percent(axes.yaxis)
         axes.set_xticks(_LATENCIES_US)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(shares.columns[0].title[language])
