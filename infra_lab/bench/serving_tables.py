@@ -9,8 +9,8 @@ from rich.table import Table
 
 from infra_lab.bench.serving_plan import rate_name
 from infra_lab.bench.serving_report import is_late
+from infra_lab.bench.tables import NOT_MEASURED, add_columns
 
-NOT_MEASURED = "-"
 LATENCIES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 STATISTICS = ("mean", "median", "p90", "p99")
 
@@ -19,9 +19,8 @@ def serving_table(report: Mapping[str, Any]) -> Table:
     """A column a rate; a row a figure."""
     runs: Sequence[Mapping[str, Any]] = report["runs"]
     table = Table(title=f"Serving: {report['model']}")
-    table.add_column("arrivals")
-    for run in runs:
-        table.add_column(rate_name(run["rate_per_s"]), justify="right")
+    rates = (rate_name(run["rate_per_s"]) for run in runs)
+    add_columns(table, ("arrivals", *rates), ("arrivals",))
 
     def add(name: str, cells: Sequence[str]) -> None:
         table.add_row(name, *cells)
@@ -52,10 +51,8 @@ def comparison_table(report: Mapping[str, Any]) -> Table:
         title=f"{report['model']} in {report['dtype']}, {report['num_requests']} requests, "
         f"{report['max_concurrency']} under way"
     )
-    table.add_column("server")
-    names = ("output tokens/s", "TTFT median", "ITL median", "ITL P99", "TPOT P99")
-    for name in names:
-        table.add_column(name, justify="right")
+    names = ("server", "output tokens/s", "TTFT median", "ITL median", "ITL P99", "TPOT P99")
+    add_columns(table, names, ("server",))
     for server, figures in report["servers"].items():
         keys = [key for key in figures if key not in ("rounds", "ours_over_it")]
         cells = [f"{figures[key]:.1f}" + (" ms" if "_ms" in key else "") for key in keys]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import sys
@@ -10,18 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-
-def peak_rss_mb() -> float:
-    """Most resident memory this process has held, in MiB."""
-    if sys.platform == "win32":
-        import psutil
-
-        return float(psutil.Process().memory_info().peak_wset) / 2**20
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # The unit of ru_maxrss is the system's own: bytes on macOS, KiB elsewhere.
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+from infra_lab.bench.peer_runners.saved_job import peak_rss_mb as peak_rss_mb
+from infra_lab.bench.peer_runners.saved_job import usable_cores as usable_cores
 
 
 def cpu_name() -> str:
@@ -44,13 +33,6 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": installed_version("torch"),
     }
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, which a container can make fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def installed_version(package: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +10,12 @@ from rich.table import Table
 from infra_lab.bench.peers import OURS
 
 NOT_MEASURED = "-"
+
+
+def add_columns(table: Table, names: Iterable[str], to_the_left: Container[str] = ()) -> None:
+    """Columns of numbers, set to the right, but for those of words."""
+    for name in names:
+        table.add_column(name, justify="left" if name in to_the_left else "right")
 
 
 def throughput_table(report: Mapping[str, Any]) -> Table:
@@ -51,19 +57,8 @@ def policies_table(report: Mapping[str, Any]) -> Table:
         title=f"{trace['num_requests']} requests, {trace['rate_per_s']:g} a second, "
         f"seed {trace['seed']}; the clock is modelled"
     )
-    table.add_column("policy")
-    for name in (
-        "latency mean",
-        "P99",
-        "max",
-        "TTFT mean",
-        "P99",
-        "urgent TTFT mean",
-        "P99",
-        "preemptions",
-        "all at once, tokens/s",
-    ):
-        table.add_column(name, justify="right")
+    names = ("latency mean", "P99", "max", "TTFT mean", "P99", "urgent TTFT mean", "P99")
+    add_columns(table, ("policy", *names, "preemptions", "all at once, tokens/s"), ("policy",))
     for policy, figures in report["policies"].items():
         everyone, urgent = figures["all"], figures["urgent"] or {}
         seconds = [
@@ -87,8 +82,8 @@ def policies_table(report: Mapping[str, Any]) -> Table:
 def resume_table(report: Mapping[str, Any]) -> Table:
     """A row a length: what a preempted request waits for, both ways."""
     table = Table(title=f"Resuming a preempted request: {report['model']}, {report['dtype']}")
-    for name in ("tokens", "recompute", "swap", "of it in", "out before", "recompute / swap"):
-        table.add_column(name, justify="right")
+    names = ("tokens", "recompute", "swap", "of it in", "out before", "recompute / swap")
+    add_columns(table, names)
     for row in report["resume"]:
         times = (row[f"{name}_ms"] for name in ("recompute", "swap", "swap_in", "swap_out"))
         table.add_row(str(row["tokens"]), *map(_milliseconds, times), f"{row['ratio']:.1f}x")
@@ -101,8 +96,8 @@ def speculation_table(report: Mapping[str, Any]) -> Table:
         title=f"Speculation, at most {report['num_speculative_tokens']} tokens drafted: "
         f"{report['model']}, {report['dtype']}, greedy, ids equal"
     )
-    for name in ("work", "at once", "draft", "tokens/step", "accepted", "by place", "speed-up"):
-        table.add_column(name, justify="left" if name in ("work", "draft") else "right")
+    names = ("work", "at once", "draft", "tokens/step", "accepted", "by place", "speed-up")
+    add_columns(table, names, ("work", "draft"))
     previous = None
     for run in report["runs"]:
         if previous not in (None, (run["work"], run["batch"])):
@@ -127,8 +122,8 @@ def beams_table(report: Mapping[str, Any]) -> Table:
         title=f"KV blocks of {report['block_size']} tokens at the peak: {report['model']}, "
         f"{report['output_len']} output tokens"
     )
-    for name in ("beam width", "prompts", "tokens", "copy on write", "without sharing", "saved"):
-        table.add_column(name, justify="right")
+    names = ("beam width", "prompts", "tokens", "copy on write", "without sharing", "saved")
+    add_columns(table, names)
     for row in report["beams"]:
         table.add_row(
             str(row["beam_width"]),
@@ -144,21 +139,11 @@ def beams_table(report: Mapping[str, Any]) -> Table:
 def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
     """Each engine's medians, then ours over each peer."""
     figures = Table(title="Side by side (medians)")
-    for name in (
-        "engine",
-        "output tokens/s",
-        "total tokens/s",
-        "single stream tokens/s",
-        "TTFT",
-        "TPOT",
-        "peak memory",
-        "runs",
-        "versions",
-    ):
-        figures.add_column(name, justify="left" if name in ("engine", "versions") else "right")
+    speeds = ("output tokens/s", "total tokens/s", "single stream tokens/s", "TTFT", "TPOT")
+    names = ("engine", *speeds, "peak memory", "runs", "versions")
+    add_columns(figures, names, ("engine", "versions"))
     ratios = Table(title=f"{OURS} over peer (median of the rounds; above 1x we are faster)")
-    for name in ("peer", "output tokens/s", "single stream", "peak memory"):
-        ratios.add_column(name, justify="left" if name == "peer" else "right")
+    add_columns(ratios, ("peer", "output tokens/s", "single stream", "peak memory"), ("peer",))
     for name, engine in report["engines"].items():
         figures.add_row(name, *_engine_cells(engine))
         if ratio := engine.get("ours_over_peer"):
@@ -173,15 +158,8 @@ def comparison_tables(report: Mapping[str, Any]) -> list[Table]:
 
 def perplexity_table(report: Mapping[str, Any]) -> Table:
     table = Table(title=f"Perplexity of {report['model']} on {report['text']}")
-    for name in (
-        "KV cache",
-        "tokens kept",
-        "bytes a token",
-        "a window",
-        "perplexity",
-        "difference",
-    ):
-        table.add_column(name, justify="left" if name == "KV cache" else "right")
+    names = ("KV cache", "tokens kept", "bytes a token", "a window", "perplexity", "difference")
+    add_columns(table, names, ("KV cache",))
     for cache in report["caches"]:
         table.add_row(
             cache["kv_cache_dtype"],

@@ -235,7 +235,7 @@ def test_a_report_has_figures_for_those_that_ran_and_reasons_for_the_rest() -> N
 # The runners themselves
 
 
-@pytest.mark.parametrize("name", [*RUNNERS.values()])
+@pytest.mark.parametrize("name", [*RUNNERS.values(), "saved_job.py", "vllm_server.py"])
 def test_a_peers_runner_stands_alone(name: str) -> None:
     tree = ast.parse((RUNNER_FOLDER / name).read_text(encoding="utf-8"))
     imported: set[str] = set()

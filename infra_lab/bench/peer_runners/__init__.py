@@ -1,1 +1,1 @@
-"""One stand-alone script an engine, each run under the Python that has that engine."""
+"""One script an engine, each run under the Python that has that engine, out of this folder."""

@@ -1,30 +1,22 @@
 """Runs a saved workload through llama.cpp, under the Python that has llama-cpp-python.
 
-Stands alone: it imports nothing of infra_lab. Usage: `python llamacpp_runner.py JOB.json
-MODEL.gguf`; prints JSON. The high-level `Llama` class serves one sequence at a time, so this
-drives llama.cpp's own batch interface, as its server does: whole prompts first, then one token
-of every live sequence in each step. Weights stay quantized as they are in the file.
+Stands alone, beside saved_job.py: it imports nothing of infra_lab. Usage: `python
+llamacpp_runner.py JOB.json MODEL.gguf`; prints JSON. The high-level `Llama` class serves one
+sequence at a time, so this drives llama.cpp's own batch interface, as its server does: whole
+prompts first, then one token of every live sequence in each step. Weights stay quantized as they
+are in the file.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import saved_job
+
 PREFILL_BATCH = 512
-
-
-def main() -> None:
-    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    # llama.cpp may write to file descriptor 1: keep it for the one JSON line.
-    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    print(json.dumps(run(job, sys.argv[2])), file=stdout, flush=True)
 
 
 class Engine:
@@ -105,50 +97,18 @@ class Engine:
 def run(job: dict[str, Any], model_path: str) -> dict[str, Any]:
     import llama_cpp
 
-    threads = job["threads"] or usable_cores()
+    threads = job["threads"] or saved_job.usable_cores()
     engine = Engine(model_path, job["max_model_len"], job["max_num_seqs"], threads)
     engine.generate([{**item, "output_len": 2} for item in job["requests"][:2]])
-    elapsed, output_tokens = 0.0, 0
-    for start in range(0, len(job["requests"]), job["max_num_seqs"]):
-        seconds, tokens = engine.generate(job["requests"][start : start + job["max_num_seqs"]])
-        elapsed += seconds
-        output_tokens += tokens
-    streams = []
-    for item in job["single_stream"]:
-        ttft, _ = engine.generate([{**item, "output_len": 1}])
-        latency, tokens = engine.generate([item])
-        streams.append({"ttft_s": ttft, "latency_s": latency, "output_tokens": tokens})
-    prompt_tokens = sum(len(item["prompt_token_ids"]) for item in job["requests"])
+    batch = saved_job.in_batches(engine.generate, job)
     return {
         "engine": "llama.cpp",
-        "elapsed_s": elapsed,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-        "output_tokens_per_s": output_tokens / elapsed,
-        "total_tokens_per_s": (prompt_tokens + output_tokens) / elapsed,
-        "peak_rss_mb": peak_rss_mb(),
-        "single_stream": streams,
+        **saved_job.figures(engine.generate, job, *batch),
+        "peak_rss_mb": saved_job.peak_rss_mb(),
         "versions": {"llama-cpp-python": llama_cpp.__version__},
         "settings": {"threads": threads, "weights": Path(model_path).name},
     }
 
 
-def usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def peak_rss_mb() -> float:
-    if sys.platform == "win32":
-        import psutil
-
-        return float(psutil.Process().memory_info().peak_wset) / 2**20
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 if __name__ == "__main__":
-    main()
+    saved_job.print_result(run)

@@ -1,19 +1,20 @@
 """Runs a saved workload through vLLM, under the Python that has vLLM, and prints JSON.
 
-Stands alone: it imports nothing of infra_lab. Usage: `python vllm_runner.py JOB.json MODEL`.
-On a CPU it uses what makes vLLM fastest: `torch.compile` on, one OpenMP thread for every core
-(vLLM would keep one back for a server that an offline run does not have), and Intel's OpenMP
-and tcmalloc preloaded where they are installed, as vLLM's own documentation advises.
+Stands alone, beside saved_job.py: it imports nothing of infra_lab. Usage: `python vllm_runner.py
+JOB.json MODEL`. On a CPU it uses what makes vLLM fastest: `torch.compile` on, one OpenMP thread for
+every core (vLLM would keep one back for a server that an offline run does not have), and Intel's
+OpenMP and tcmalloc preloaded where they are installed, as vLLM's own documentation advises.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import saved_job
 
 PRELOADED = "INFRA_LAB_BENCH_PRELOADED"
 LIBRARY_FOLDERS = (
@@ -74,14 +75,9 @@ def peak_rss_mb() -> float:
 
 
 def main() -> None:
-    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    model = sys.argv[2]
     preload_and_restart()
-    set_environment(job["threads"])
-    # vLLM and its workers write to file descriptor 1: keep it for the one JSON line.
-    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    print(json.dumps(run(job, model)), file=stdout, flush=True)
+    set_environment(saved_job.given_job()[0]["threads"])
+    saved_job.print_result(run)
 
 
 def run(job: dict[str, Any], model: str) -> dict[str, Any]:
@@ -116,21 +112,10 @@ def run(job: dict[str, Any], model: str) -> dict[str, Any]:
 
     generate([{**item, "output_len": 4} for item in job["requests"]])
     elapsed, output_tokens = generate(job["requests"])
-    streams = []
-    for item in job["single_stream"]:
-        ttft, _ = generate([{**item, "output_len": 1}])
-        latency, tokens = generate([item])
-        streams.append({"ttft_s": ttft, "latency_s": latency, "output_tokens": tokens})
-    prompt_tokens = sum(len(item["prompt_token_ids"]) for item in job["requests"])
     return {
         "engine": "vllm",
-        "elapsed_s": elapsed,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-        "output_tokens_per_s": output_tokens / elapsed,
-        "total_tokens_per_s": (prompt_tokens + output_tokens) / elapsed,
+        **saved_job.figures(generate, job, elapsed, output_tokens),
         "peak_rss_mb": peak_rss_mb(),
-        "single_stream": streams,
         "versions": {"vllm": vllm.__version__, "torch": torch.__version__},
         "settings": {
             "preload": os.environ.get("LD_PRELOAD", ""),
