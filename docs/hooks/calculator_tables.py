@@ -14,7 +14,6 @@ from infra_lab.calculators.compute import attention_flops
 from infra_lab.calculators.formats import NumberFormat, number_format
 from infra_lab.calculators.hardware import DEVICES, Device
 from infra_lab.calculators.kv_cache import (
-    DEFAULT_BLOCK_SIZE,
     cache_format,
     elements_per_token_layer,
 )
@@ -29,6 +28,7 @@ from infra_lab.calculators.parameters import (
     num_parameters,
 )
 from infra_lab.calculators.weights import other_format
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 WEIGHT_FORMATS = ("bf16", "fp32", "fp8", "int8", "int4-g128", "int4-g128-z4", "mxfp4", "nvfp4")
 CACHE_FORMATS = ("bf16", "fp8", "int8-token-head", "int4-token-head")

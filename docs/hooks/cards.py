@@ -15,7 +15,7 @@ from infra_lab.claims.claim import (
     Value,
     number_text,
 )
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 DIGITS = 4  # of a number on a card
 _UNITS_ZH = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.sources import Excerpt, find_source
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 
 def code_lines(reference: str, facts: Facts, language: Language, up: str) -> list[str]:

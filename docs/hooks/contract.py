@@ -12,7 +12,7 @@ from docs.hooks.interview import follow_ups
 from docs.hooks.markers import markers_of
 from docs.hooks.page import Page
 from infra_lab.claims.claim import POSTS
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 HEADINGS: dict[Language, tuple[str, ...]] = {
     "en": (

@@ -8,8 +8,8 @@ from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.generated.kernels import kernel_pages
 from docs.hooks.generated.questions import questions
-from infra_lab.claims.texts import Language
 from infra_lab.practice.problem import TRACK_NAMES
+from infra_lab.texts import Language
 
 Nav = list[Any]
 

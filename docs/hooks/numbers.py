@@ -19,8 +19,8 @@ from typing import Any
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import Fault, MarkerError, NotRecordedError
 from docs.hooks.page import Line, Page
-from infra_lab.claims.texts import TO, Language
 from infra_lab.errors import UsageError
+from infra_lab.texts import TO, Language
 
 EXPANDED_LANGUAGES = ("mermaid",)
 GAP = "…"  # what stands for a number that has still to be recorded

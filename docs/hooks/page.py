@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from docs.hooks.faults import ROOT, MarkerError, PageError
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<ticks>`{3,}|~{3,})(?P<info>[^`]*)$")
 _HEADING = re.compile(r"^(?P<marks>#{1,6})[ \t]+(?P<text>.+?)[ \t]*(?:\{[^}]*\})?$")

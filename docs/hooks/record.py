@@ -29,8 +29,8 @@ from infra_lab.claims.claim import EXPERIMENTS
 from infra_lab.claims.experiments import experiment
 from infra_lab.claims.experiments.experiment import silent
 from infra_lab.claims.experiments.needs import check_needs
-from infra_lab.claims.texts import Language
 from infra_lab.errors import InfraLabError
+from infra_lab.texts import Language
 
 SEED = 0  # what `infra-lab claims run` takes where none is given
 LANGUAGES: tuple[Language, ...] = ("en", "zh")

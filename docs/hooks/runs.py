@@ -20,8 +20,8 @@ from docs.hooks.cards import DIGITS, pick
 from docs.hooks.facts import Facts, near
 from docs.hooks.faults import MarkerError, NotRecordedError
 from infra_lab.claims.claim import EXPERIMENTS, number_text
-from infra_lab.claims.texts import Language
 from infra_lab.figures import INK
+from infra_lab.texts import Language
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, read_page
 from docs.hooks.parity import is_question
 from docs.hooks.search import mend_segmenter, quiet_jieba
-from infra_lab.claims.texts import Language
 from infra_lab.errors import InfraLabError
+from infra_lab.texts import Language
 
 log = logging.getLogger("mkdocs.hooks.infra_lab")
 SKIP_REFERENCE = "INFRA_LAB_DOCS_QUICK"  # a build without the API reference takes seconds

@@ -6,7 +6,7 @@ from __future__ import annotations
 from docs.hooks.cards import pick
 from docs.hooks.facts import near
 from docs.hooks.faults import MarkerError
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 FIGURES = {
     "block-tables": ("Block tables filling, forking and freeing", "块表的填充、分叉与释放"),

@@ -11,7 +11,7 @@ from math import ceil
 from infra_lab.calculators.checks import require_count
 from infra_lab.calculators.formats import NumberFormat, number_format, per_head_vector
 from infra_lab.calculators.models import Model
-from infra_lab.config import DEFAULT_BLOCK_SIZE as DEFAULT_BLOCK_SIZE  # the site takes it from here
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 BF16 = number_format("bf16")
 ENGINE_SCALE_BITS = 32  # a scale of the engine's int8 and fp8 caches is one fp32

@@ -15,8 +15,8 @@ import typer
 from infra_lab.cli.options import AsJson, CacheDir, Dtype, KVCacheMB, MaxNumSeqs, count_option
 from infra_lab.cli.terminal import make_console, print_json, print_table, steps_progress
 from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_LENGTHS = "sharegpt"
 KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_MAX_TOKENS = 256  # of a request from a file that names none

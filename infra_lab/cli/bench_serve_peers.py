@@ -11,13 +11,14 @@ from infra_lab.cli.bench_options import progress
 from infra_lab.cli.options import AsJson, CacheDir, Dtype, Model, count_option
 from infra_lab.cli.terminal import print_json, print_table
 from infra_lab.errors import UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 
 def serve_peers(
     python: Annotated[
         str, typer.Option(metavar="FILE", help="The Python that has vllm, such as vllm/bin/python.")
     ],
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     num_requests: Annotated[int, count_option("Requests in each round.")] = 48,
     max_concurrency: Annotated[
         int, count_option("Requests under way, all the time: the load is never less.")

@@ -31,6 +31,7 @@ from infra_lab.cli.options import (
 from infra_lab.cli.session import EngineOptions, load_llm, open_event_log, speculative_config
 from infra_lab.cli.terminal import make_console
 from infra_lab.errors import UsageError
+from infra_lab.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from infra_lab.engine.event_log import EventLog
@@ -48,7 +49,7 @@ KEY_VARIABLE = "INFRA_LAB_API_KEY"
     '-d \'{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Hello!"}]}\'',
 )
 def serve(
-    model: Model = "smollm2-135m",
+    model: Model = DEFAULT_MODEL,
     host: Annotated[
         str, typer.Option(metavar="HOST", help="Where to listen; 0.0.0.0: on every address.")
     ] = "127.0.0.1",

@@ -13,6 +13,7 @@ import torch
 
 from infra_lab.formats.quantized_weight import ActivationFormat, QuantizedWeight
 from infra_lab.layers.quantized_input import require_supported, rounded_input
+from infra_lab.quantization import distance
 
 
 def quantized_product(
@@ -37,4 +38,4 @@ def relative_error(
 ) -> float:
     """|x Q^T - x W^T| / |x W^T|, of rounded inputs, in fp64."""
     wanted = x.double() @ weight.double().T
-    return float((quantized_product(x, quantized, activation) - wanted).norm() / wanted.norm())
+    return distance.relative_error(quantized_product(x, quantized, activation), wanted)

@@ -22,7 +22,7 @@ from infra_lab.quantization.settings import FP8_BLOCK
 
 Float8 = Literal["e4m3", "e5m2"]
 TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+LARGEST = {kind: torch.finfo(dtype).max for kind, dtype in TYPES.items()}
 
 
 def float8_codes(numbers: torch.Tensor, kind: Float8 = "e4m3") -> torch.Tensor:

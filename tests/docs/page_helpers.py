@@ -8,7 +8,7 @@ from docs.hooks.facts import Facts
 from docs.hooks.faults import ROOT
 from docs.hooks.markers import expand
 from docs.hooks.page import Page, parse_page
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 FACTS = Facts()
 PAGES = sorted(

@@ -17,7 +17,6 @@ from infra_lab.calculators.capacity import capacity, fewest_gpus
 from infra_lab.calculators.formats import number_format
 from infra_lab.calculators.hardware import DEVICES
 from infra_lab.calculators.kv_cache import (
-    DEFAULT_BLOCK_SIZE,
     bytes_per_token,
     cache_bytes,
     cache_format,
@@ -33,6 +32,7 @@ from infra_lab.calculators.roofline import (
     step_time,
 )
 from infra_lab.calculators.weights import weight_bytes
+from infra_lab.config import DEFAULT_BLOCK_SIZE
 
 TABLES = json.loads(calculator_tables())
 SCRIPT = ROOT / "docs/assets/javascripts/calculator.js"

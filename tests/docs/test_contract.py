@@ -11,7 +11,7 @@ import yaml
 from docs.hooks.contract import HEADINGS, contract_faults
 from docs.hooks.page import Page, parse_page
 from docs.hooks.parity import parity_faults
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 from tests.docs.page_helpers import FACTS
 
 FRONT: dict[str, Any] = {

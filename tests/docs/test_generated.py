@@ -20,7 +20,7 @@ from docs.hooks.generated.reference import modules
 from docs.hooks.markers import expand, markers_of
 from docs.hooks.navigation import navigation
 from docs.hooks.page import Page, parse_page, read_page
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 from tests.docs.page_helpers import FACTS
 
 MADE = {

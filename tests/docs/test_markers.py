@@ -9,7 +9,7 @@ import pytest
 from docs.hooks.cards import claim_card
 from docs.hooks.markers import MARKERS, expand, markers_of
 from docs.hooks.page import read_page
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 from tests.docs.page_helpers import FACTS, PAGES, complaints, expanded, page
 
 FRONT = """\

@@ -22,8 +22,8 @@ from docs.hooks.page import Page, read_page
 from docs.hooks.parity import missing_pages
 from docs.hooks.record import command_output
 from docs.hooks.runs import Command, read_commands
-from infra_lab.claims.texts import Language
 from infra_lab.cli.main import main as command_line
+from infra_lab.texts import Language
 from tests.docs.page_helpers import FACTS, PAGES, name_of
 
 RECORDED = read_commands(FACTS.recorded)

@@ -15,8 +15,8 @@ from docs.hooks.faults import MarkerError, NotRecordedError
 from docs.hooks.record import command_output
 from docs.hooks.runs import Command, command_lines, figure_lines, read_commands, run_lines
 from infra_lab.claims.claim import EXPERIMENTS
-from infra_lab.claims.texts import Language
 from infra_lab.figures import INK
+from infra_lab.texts import Language
 from tests.docs.page_helpers import FACTS
 
 COMMANDS = read_commands(FACTS.recorded)

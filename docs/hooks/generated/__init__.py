@@ -15,7 +15,7 @@ from docs.hooks.generated import (
     questions,
     reference,
 )
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 
 def generated_pages(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from docs.hooks.cards import ANSWERING_VERDICTS, pick
 from docs.hooks.facts import Facts
 from infra_lab.claims.claim import POSTS, Claim
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:

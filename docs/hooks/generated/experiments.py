@@ -8,7 +8,7 @@ from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from infra_lab.claims.claim import EXPERIMENTS
 from infra_lab.claims.experiments import experiment
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 
 def pages(facts: Facts, language: Language) -> Iterator[tuple[str, str]]:

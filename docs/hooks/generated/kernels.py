@@ -13,7 +13,7 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.generated.problems import code_block, folded
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 Row = dict[str, Any]
 COLUMNS = (

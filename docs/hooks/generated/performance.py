@@ -8,7 +8,7 @@ from typing import Any
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
 from docs.hooks.runs import texts_of, well_formed
-from infra_lab.claims.texts import TO, Language
+from infra_lab.texts import TO, Language
 
 FILE = "performance"
 

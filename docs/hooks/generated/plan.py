@@ -16,7 +16,7 @@ from docs.hooks.facts import Facts
 from docs.hooks.faults import MarkerError
 from docs.hooks.generated.questions import Question, questions
 from docs.hooks.runs import well_formed
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 LENGTHS = (1, 2, 4, 8)
 READING_MINUTES = 45  # to read a page, run its command and answer its follow-ups aloud

@@ -9,8 +9,8 @@ from typing import Any
 
 from docs.hooks.cards import pick
 from docs.hooks.facts import Facts
-from infra_lab.claims.texts import Language
 from infra_lab.practice.problem import LEVEL_NAMES, NOTES, TRACK_NAMES, Problem
+from infra_lab.texts import Language
 
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
 

@@ -12,7 +12,7 @@ from docs.hooks.faults import MarkerError
 from docs.hooks.generated.problems import stars
 from docs.hooks.page import read_page
 from infra_lab.claims.claim import POSTS
-from infra_lab.claims.texts import Language
+from infra_lab.texts import Language
 
 LEVELS = {"core": ("core", "基础"), "senior": ("senior", "进阶"), "staff": ("staff", "专家")}
 
