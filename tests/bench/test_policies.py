@@ -59,6 +59,7 @@ def test_shortest_job_first_has_the_least_mean_of_all_orders_of_known_jobs() -> 
     assert latencies("fcfs") == [9.0, 12.0, 18.0]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 100), rate=st.sampled_from([0.0, 1.0, 5.0]))
 def test_every_request_is_served_under_every_policy_and_the_work_is_the_same(

@@ -240,6 +240,7 @@ def _skip_without_model() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_speculation_is_measured_on_each_work_with_each_kind_of_draft(bench: Run) -> None:
     _skip_without_model()
@@ -296,6 +297,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused_before_anything_is_loade
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_beams_save_more_the_more_there_are(bench: Run) -> None:
     _skip_without_model()
