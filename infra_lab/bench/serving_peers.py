@@ -8,6 +8,7 @@ other, and the median of those. The client is the same and takes its share of th
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from infra_lab.bench.server_process import serving
 from infra_lab.bench.serving_plan import ServingPlan
 from infra_lab.bench.serving_report import run_figures
 from infra_lab.bench.system import machine_facts
-from infra_lab.errors import InfraLabError
+from infra_lab.errors import InfraLabError, UsageError
 
 START_TIMEOUT_S = 600.0  # vLLM compiles its graph on a first start
 SHORTEST_OUTPUT = 3  # tokens; fewer have no two gaps between them
@@ -58,6 +59,20 @@ class ServerContender:
     command: tuple[str, ...]
     model: str
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_vllm(python: str) -> None:
+    """Raises UsageError unless this Python runs and has vllm: found out before minutes go by."""
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    try:
+        looked = subprocess.run([python, "-c", look], capture_output=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"--python {python}: does not start within a minute") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"--python {python}: cannot be run: {reason}") from None
+    if looked.returncode:
+        raise UsageError(f"--python {python}: has no vllm; install it there, or name another")
 
 
 def own_server(folder: Path, setup: ServerSetup) -> ServerContender:

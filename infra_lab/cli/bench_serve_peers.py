@@ -55,6 +55,7 @@ def serve_peers(
         compare_servers,
         comparison_report,
         own_server,
+        require_vllm,
         vllm_server,
     )
     from infra_lab.bench.serving_plan import ServingPlan
@@ -91,6 +92,7 @@ def serve_peers(
             f"--max-model-len {max_model_len} is more than the model's context: give at most "
             f"{config.max_position_embeddings}"
         )
+    require_vllm(python)
     setup = ServerSetup(
         dtype, max_concurrency, max_model_len, max_num_batched_tokens, threads or usable_cores()
     )

@@ -342,6 +342,22 @@ def test_both_servers_are_set_up_alike() -> None:
     assert theirs.command[2:4] == ("folder", "1")
 
 
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [("/nonexistent/python", "cannot be run: No such file"), (sys.executable, "has no vllm;")],
+)
+def test_a_python_without_vllm_is_refused_before_our_server_has_run(
+    tiny_folder: Path, run_command: Run, python: str, message: str
+) -> None:
+    result = run_command(
+        "bench", "serve-peers", "--python", python, "--model", str(tiny_folder),
+        "--max-model-len", "512",
+    )  # fmt: skip
+    assert result.status == 2
+    assert f"--python {python}: {message}" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
 def test_our_server_takes_its_part_as_it_is_set_up(tiny_folder: Path) -> None:
     plan = ServingPlan(num_requests=4, prompt_len="8", output_len="8", max_concurrency=2)
     found = compare_servers([own_server(tiny_folder, SETUP)], plan, 1)
