@@ -16,20 +16,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from infra_lab.bench.engine import MeasurementError
 from infra_lab.bench.peers import OURS
 from infra_lab.bench.server_process import serving
 from infra_lab.bench.serving_plan import ServingPlan
 from infra_lab.bench.serving_report import run_figures
 from infra_lab.bench.system import machine_facts
-from infra_lab.errors import InfraLabError, UsageError
+from infra_lab.errors import UsageError
 
 START_TIMEOUT_S = 600.0  # vLLM compiles its graph on a first start
 SHORTEST_OUTPUT = 3  # tokens; fewer have no two gaps between them
 Notify = Callable[[str], None]
-
-
-class MeasurementError(InfraLabError):
-    """A round that cannot be compared: not all was served, or there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ touched for the first time under load, and a garbage collector that looks throug
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Callable
@@ -50,6 +51,8 @@ def on_passing_thread(function: Callable[[], Result]) -> Result:
     lives. Once the pools together have more threads than the machine has cores, GNU's waits at a
     barrier by sleeping, not by spinning: a step of 33 ms then takes 54. So the thread that loads a
     model must not outlive its work: the engine's is to have the only pool.
+
+    An interrupt reaches the function as if it ran here.
     """
     future: Future[Result] = Future()
 
@@ -59,9 +62,14 @@ def on_passing_thread(function: Callable[[], Result]) -> Result:
         except BaseException as error:
             future.set_exception(error)
 
-    # A daemon: an interrupt while it loads ends the program, not when it has loaded.
+    # A daemon, so that a second interrupt ends the program even if the first one is not heard.
     thread = threading.Thread(target=run, name="loading", daemon=True)
     thread.start()
-    result = future.result()
-    thread.join()
-    return result
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        number = ctypes.c_ulong(thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(KeyboardInterrupt))
+        raise
+    finally:
+        thread.join()

@@ -17,10 +17,10 @@ import pytest
 
 from infra_lab.bench import serving_peers
 from infra_lab.bench.child import ChildFailedError
+from infra_lab.bench.engine import MeasurementError
 from infra_lab.bench.peers import OURS
 from infra_lab.bench.server_process import serving
 from infra_lab.bench.serving_peers import (
-    MeasurementError,
     ServerContender,
     ServerSetup,
     compare_servers,

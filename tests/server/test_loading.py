@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +65,27 @@ def test_a_thread_that_passes_gives_its_result_or_raises_its_error() -> None:
     assert on_passing_thread(lambda: 7) == 7
     with pytest.raises(KeyError, match="why"):
         on_passing_thread(lambda: {}["why"])
+
+
+def test_an_interrupt_reaches_what_is_done_there_and_waits_for_its_end() -> None:
+    """Else a progress line would stay on the screen, and the interpreter end beside a thread."""
+    seen: list[str] = []
+
+    def work() -> None:
+        try:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+            seen.append("never interrupted")
+        finally:
+            time.sleep(0.1)
+            seen.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        on_passing_thread(work)
+    assert seen == ["cleaned up"]
+    assert "loading" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.skipif(
