@@ -70,8 +70,8 @@ NO_NEWS := ^INFO|^$$
 
 docs: docs-check  ## build the site in both languages into site/
 	@for config in mkdocs.yml mkdocs.zh.yml; do \
-		{ $(MKDOCS) build --strict --config-file $$config 2>&1; echo "status $$?"; } \
-		| awk '/^status [0-9]+$$/ { status = $$2; next } !/$(NO_NEWS)/ { print } \
+		{ $(MKDOCS) build --strict --config-file $$config 2>&1; printf '\nstatus %s\n' "$$?"; } \
+		| awk 'BEGIN { status = 1 } /^status [0-9]+$$/ { status = $$2; next } !/$(NO_NEWS)/ { print } \
 			END { exit status }' || exit; done
 	@echo "to read it: $(BIN)/python -m http.server --directory site 8000"
 

@@ -58,13 +58,13 @@ ALLOWED = tuple(
         r"\b(?-i:RTX|MI) ?\d{1,4}[A-Z]{0,2}\b" + _ENDS,
         r"\b(?:sm_?|gfx)\d+[a-z]?\b",
         r"\b(?:BF|FP|TF|INT|UINT|NF|MXFP|NVFP|W|Q|E)\d+(?:[AMGKV_]\w*)*\b",
-        r"(?<![\d.,])\d+[Kk](?=\b|[\u4e00-\u9fff])",  # a context of 4K, 128K
+        r"(?<![\d.,])\d+[Kk](?=\b|[\u4e00-\u9fff])" + _ENDS,  # a context of 4K, 128K
         r"\b(?:batch|block|group|page|tile)(?:[ -]size)?(?:\s+of)?\s+" + _SIZES,
         r"(?:batch|批大小|批次|块大小|分组|组大小)(?:\s*(?:为|是|=|取))?\s*" + _SIZES,
         r"(?<![\d.,])(?:16|24|32|40|48|64|80|96|128|141|180|192|256|288)[ -]?Gi?B\b(?!/)",  # a card
         r"(?<![\d.,])(?:128|256|512|1,?024|2,?048|4,?096|8,?192|16,?384|32,?768|65,?536|131,?072)\b"
         # powers of two: lengths and sizes that a question gives
-        r"(?:(?=[ -]?(?:bytes?\b|字节))|" + _ENDS + ")",
+        r"(?:(?=[ -]?(?:bytes?\b|字节)(?!\s*/))|" + _ENDS + ")",
         r"\b(?:HTTP|status|状态码)\s*\d{3}\b" + _ENDS,
         r"^\s*\d+[.)]\s",  # a numbered list
         r"(?<![\d.,])\d+-?bit\b|(?<![\d.,])\d+\s*(?:比特|位)",  # a width is a premise

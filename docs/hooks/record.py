@@ -30,10 +30,9 @@ from infra_lab.claims.experiments import experiment
 from infra_lab.claims.experiments.experiment import silent
 from infra_lab.claims.experiments.needs import check_needs
 from infra_lab.errors import InfraLabError
-from infra_lab.texts import Language
+from infra_lab.texts import LANGUAGES, Language
 
 SEED = 0  # what `infra-lab claims run` takes where none is given
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
 # A record must not depend on the terminal or the locale of whoever makes it.
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "100", "LANG": "C.UTF-8", "TERM": "dumb"}
 TERMINAL_CLAIMS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # rich takes a pipe for one
@@ -71,6 +70,8 @@ def record_command(command: Command, recorded: Path) -> list[Path]:
     if command.is_prepared:
         about = {"command": command.command, "recorded": when_and_where()}
         written.append(_write_json(recorded / f"{command.name}.json", about))
+    else:
+        (recorded / f"{command.name}.json").unlink(missing_ok=True)
     return written
 
 

@@ -56,6 +56,9 @@ def read_commands(recorded: Path) -> dict[str, Command]:
         flags = [record.get(key, False) for key in ("prepared", "bilingual")]
         if not all(isinstance(flag, bool) for flag in flags):
             raise MarkerError(f"commands.toml: [{name}] prepared and bilingual are true or false")
+        prepared, bilingual = flags
+        if bilingual and not prepared:
+            raise MarkerError(f"commands.toml: [{name}] only prepared ones need bilingual")
         commands[name] = Command(name, command, *flags)
     return commands
 

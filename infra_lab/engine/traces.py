@@ -99,8 +99,9 @@ def poisson(
     """Arrivals at random moments, so many a second in the mean; a rate of 0 has all at once."""
     now, arrivals = 0.0, []
     for prompt, output in lengths:
+        gap = -math.log(1.0 - random.random())  # drawn at any rate: what follows must not move
         if rate_per_s:
-            now += -math.log(1.0 - random.random()) / rate_per_s
+            now += gap / rate_per_s
         arrivals.append(TracedRequest(now, prompt, output))
     return arrivals
 

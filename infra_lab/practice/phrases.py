@@ -88,6 +88,7 @@ _COUNTED = {
     "elements searched or moved": "查找或移动的元素数",
     "executed lines": "执行的代码行数",
     "hashes and comparisons of keys": "键的哈希与比较次数",
+    "lines executed": "执行的代码行数",
     "nested calls": "嵌套调用的层数",
     "pairs of values compared": "比较的值对数",
     "passes": "遍历次数",
@@ -134,12 +135,10 @@ def counted_name(name: str, language: str) -> str:
 
 
 def _counted_in_chinese(name: str) -> str | None:
-    if name.startswith("lines executed by "):
-        name = name.replace("lines executed", "executed lines", 1)
-    for noun in sorted(_COUNTED, key=len, reverse=True):
+    for noun, counted in _COUNTED.items():
         if not name.startswith(noun):
             continue
         for pattern, chinese in _COMPILED_OVER:
             if match := pattern.fullmatch(name, len(noun)):
-                return match.expand(chinese) + _COUNTED[noun]
+                return match.expand(chinese) + counted
     return None

@@ -178,7 +178,8 @@ class FaithfulBuilder(stock.InterpreterBuilder):  # type: ignore[misc]
     def create_dot(
         self, left: Handle, right: Handle, accumulator: Handle, precision: Any, *limits: Any
     ) -> Handle:
-        """Exact products, summed sixteen at a time and rounded to fp32 after each; exact for int8.
+        """Exact products, added to the sum sixteen at a time, which is rounded to fp32 after each
+        (fp64 for fp64); exact for int8.
 
         They are taken in the order of K: an element comes out the same in a tile of any shape,
         as it does of one instruction. fp32 operands in TF32 mode (Triton's default on NVIDIA) lose

@@ -59,12 +59,21 @@ def test_shortest_job_first_has_the_least_mean_of_all_orders_of_known_jobs() -> 
     assert latencies("fcfs") == [9.0, 12.0, 18.0]
 
 
+@pytest.mark.parametrize("rate", [0.0, 5.0])
+def test_every_request_is_served_under_every_policy(rate: float) -> None:
+    require_served(seed=1, rate=rate)
+
+
 @pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 100), rate=st.sampled_from([0.0, 1.0, 5.0]))
 def test_every_request_is_served_under_every_policy_and_the_work_is_the_same(
     seed: int, rate: float
 ) -> None:
+    require_served(seed, rate)
+
+
+def require_served(seed: int, rate: float) -> None:
     trace = Trace(20, rate, seed)
     sizes = EngineConfig(num_blocks=60, max_num_seqs=4, max_num_batched_tokens=64)
     report = policies_report(trace, sizes, StepCost())
@@ -83,9 +92,12 @@ def test_one_seed_is_one_trace_and_its_rate_is_as_asked() -> None:
 
 
 def test_a_seeds_requests_are_the_same_at_any_rate() -> None:
-    slow, fast = (Trace(40, rate, 3).arrivals() for rate in (0.5, 4.0))
-    lengths = [[(one.prompt_len, one.output_len) for one in ones] for ones in (slow, fast)]
-    assert lengths[0] == lengths[1]
+    at_once, slow, fast = (Trace(40, rate, 3).arrivals() for rate in (0.0, 0.5, 4.0))
+    asked = [
+        [(one.prompt_len, one.output_len, one.priority) for one in ones]
+        for ones in (at_once, slow, fast)
+    ]
+    assert asked[0] == asked[1] == asked[2]
     assert [one.arrival_s for one in slow] == pytest.approx([8 * one.arrival_s for one in fast])
 
 

@@ -34,6 +34,10 @@ from tests.docs.page_helpers import page
         "a page 24 % full",
         "批次 3.5 毫秒",
         "80 GB/s",
+        "uses 4096 bytes/s",
+        "2048 字节/秒",
+        "500K tokens/s",
+        "900K req/s",
         "OPT 30 % faster",
     ],
 )

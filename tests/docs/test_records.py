@@ -63,7 +63,7 @@ def test_a_prepared_command_is_shown_with_its_date_and_machine(
 def test_every_record_is_of_something_that_is_recorded() -> None:
     """What is no longer recorded leaves nothing behind."""
     wanted = {"commands.toml"}
-    for name in RECORDED:
+    for name in EXPERIMENTS:
         wanted |= {f"{name}.json", f"{name}.en.svg", f"{name}.zh.svg"}
     for name, one in COMMANDS.items():
         wanted |= {f"{name}.txt"} | ({f"{name}.json"} if one.is_prepared else set())
@@ -132,6 +132,7 @@ def test_a_commands_output_is_the_pages_languages_own_where_there_is_one(
         ('[x]\ncommand = "rm -rf /"\n', "must begin with `infra-lab `"),
         ('[x]\ncommand = "infra-lab x"\nslow = true\n', "command, prepared and bilingual only"),
         ('[x]\ncommand = "infra-lab x"\nprepared = 1\n', "are true or false"),
+        ('[x]\ncommand = "infra-lab x"\nbilingual = true\n', "only prepared ones need bilingual"),
         ('[demo]\ncommand = "infra-lab x"\n[x]\n', "[x] command must begin with"),
         ('[paged-memory]\ncommand = "infra-lab x"\n', "is an experiment's name"),
         ("\udcff", "'utf-8'"),

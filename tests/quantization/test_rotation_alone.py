@@ -15,6 +15,7 @@ from infra_lab.bench.export import hugging_face_folder
 from infra_lab.models.loader import open_checkpoint
 from infra_lab.models.tokenizer import load_tokenizer
 from infra_lab.quantization.corpus import calibration_text
+from infra_lab.quantization.distance import relative_error
 from infra_lab.quantization.integer import IntegerScheme
 from infra_lab.quantization.rotation import random_rotation
 from infra_lab.quantization.rtn import round_to_nearest
@@ -49,10 +50,10 @@ def seen(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
             ("norm folded in", weight * norm, x / norm),
             ("rotated", rotation.apply(weight * norm), rotation.apply(x / norm)),
         ):
-            error = w - round_to_nearest(w, IntegerScheme(4, granularity=64)).dequantize()
-            share = (put_in @ error.T).norm() / (put_in @ w.T).norm()
-            found.setdefault(name, []).append(float(share))
-            found.setdefault(f"{name}: weight", []).append(float(error.norm() / w.norm()))
+            back = round_to_nearest(w, IntegerScheme(4, granularity=64)).dequantize()
+            share = relative_error(put_in @ back.double().T, put_in @ w.T)
+            found.setdefault(name, []).append(share)
+            found.setdefault(f"{name}: weight", []).append(relative_error(back, w))
         before, behind = (x / norm).square().sum(0), x.square().sum(0)
         largest = before.topk(6).indices
         for name, energy in (("before the norm's weight", before), ("behind it", behind)):

@@ -180,8 +180,9 @@ def test_an_input_that_nobody_waits_for_any_more_keeps_its_turn_to_the_end(
                 asyncio.create_task(service.embed("me", 1, lambda ids=ids: [[ids]], "mean"))  # type: ignore[misc]
                 for ids in (5, 6)
             )
-            while not calls:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(30):
+                while not calls:
+                    await asyncio.sleep(0.001)
             left.cancel()
             await asyncio.sleep(0.05)
             assert left.cancelled()

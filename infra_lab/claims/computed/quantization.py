@@ -115,6 +115,7 @@ def n21() -> Numbers:
         "limit": own_flops / cache_bytes(_LLAMA_70B, 4096),
         "int4_batch": _compute_bound_batch("int4-g128"),
         "fp16_batch": _compute_bound_batch("fp16"),
+        "ridge": Setting(device("a100")).flops_per_s / Setting(device("a100")).bytes_per_s,
     }
 
 

@@ -24,7 +24,7 @@ class QualityBench:
         from infra_lab.models.loader import open_checkpoint
         from infra_lab.models.tokenizer import load_tokenizer
         from infra_lab.quantization.corpus import calibration_text, evaluation_text
-        from infra_lab.quantization.evaluate import ReferenceText, TextModel, evaluate
+        from infra_lab.quantization.evaluate import ReferenceText, TextModel
         from infra_lab.quantization.likelihood import text_windows
 
         self.checkpoint = open_checkpoint(default_model())
@@ -35,7 +35,7 @@ class QualityBench:
         self.windows = text_windows(judged, window)
         self.model = TextModel.load(self.checkpoint, window)
         self.reference = ReferenceText(self.model, self.windows)
-        self.base = evaluate(self.model, self.windows).likelihood
+        self.base = self.reference.likelihood()
 
     def sequences(self, count: int, length: int) -> torch.Tensor:
         """int64 [count, length] of the book's earlier chapters."""
