@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra_lab.claims.experiments.native_programs import ABORTED, Ended, Workshop
+from infra_lab.errors import InfraLabError
 
 Outcome = Literal["silent", "x changed", "crash", "canary", "aborted", "reported", "other"]
 INDICES = range(-2, 24)
@@ -106,8 +107,10 @@ def heap_writes(workshop: Workshop, size: int) -> HeapWrites:
 def last_offset_read(workshop: Workshop) -> tuple[int, bool]:
     """How far behind a block of 100 bytes a program came, and whether it then crashed."""
     ended = workshop.run(workshop.built("heap_far", "-O1"))
-    offsets = [0, *(int(line) for line in ended.out.split())]
-    return offsets[-1], ended.has_crashed
+    offsets = ended.out.split()
+    if not offsets:
+        raise InfraLabError(f"heap_far read nothing and ended with status {ended.status}")
+    return int(offsets[-1]), ended.has_crashed
 
 
 def warnings_by_level(workshop: Workshop) -> dict[int, int]:

@@ -52,7 +52,7 @@ def run(progress: Progress, seed: int) -> Result:
     series: dict[str, list[float]] = {"num_tiles": [float(_TOKENS // tile) for tile in TILES]}
     different = 0.0
     for done, tile in enumerate(TILES):
-        progress(done, len(TILES), text(f"tiles of {tile} keys", f"每块 {tile} 个 key"))
+        progress(done, len(TILES) + 1, text(f"tiles of {tile} keys", f"每块 {tile} 个 key"))
         undivided = tiled.tiled_attention(*narrow, tile, "undivided")
         different = max(
             different, float((undivided != tiled.dense_attention(*narrow)).double().mean())
@@ -71,7 +71,7 @@ def run(progress: Progress, seed: int) -> Result:
         for name, error in errors.items():
             series.setdefault(name, []).append(error)
         rows.append((float(_TOKENS // tile), *errors.values()))
-    progress(len(TILES), len(TILES), text("passes", "遍数"))
+    progress(len(TILES), len(TILES) + 1, text("passes", "遍数"))
     several = slice(1, None)  # at one tile there is nothing to update
     numbers = {
         "dense_error": dense_error,

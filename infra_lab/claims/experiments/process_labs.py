@@ -36,7 +36,9 @@ def proc_entry_outlives_its_process(shop: Workshop) -> tuple[bool, bool]:
         [program, "wait"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None  # as asked for
-        select.select([process.stdout], [], [], RUN_LIMIT_S)
+        if not select.select([process.stdout], [], [], RUN_LIMIT_S)[0]:
+            process.kill()  # or leaving the block would wait for it
+            raise InfraLabError(f"{program.name} was not ready within {RUN_LIMIT_S:g} s")
         status = _PROC / str(process.pid) / "status"
         before = status.exists()
         process.kill()
@@ -155,7 +157,7 @@ def overflow_message(shop: Workshop) -> str | None:
 
 
 def lock_inversion(shop: Workshop) -> tuple[bool, bool] | None:
-    """Whether the program ends by itself, and whether ThreadSanitizer reports its locks' order."""
+    """Whether the program ends with status 0, and whether ThreadSanitizer reports the order."""
     plain = shop.run(shop.built("lock_order", "-O1", "-pthread")).status == 0
     program = shop.build("lock_order", "-O1", "-g", "-fsanitize=thread", "-pthread").program
     if program is None:

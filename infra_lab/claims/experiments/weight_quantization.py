@@ -49,7 +49,7 @@ _METHODS = {
 
 @one_thread()
 def run(progress: Progress, seed: int) -> Result:
-    steps = 4 + len(_GRIDS)
+    steps = 3 + len(_GRIDS)
     progress(0, steps, text("the model as it is", "原模型"))
     bench = QualityBench(_WINDOW, _WINDOWS)
     progress(1, steps, text("matrices", "权重矩阵"))
